@@ -1,0 +1,1 @@
+"""BIDS datasets in, BIDS derivatives out."""

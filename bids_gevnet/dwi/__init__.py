@@ -1,0 +1,1 @@
+"""Diffusion series as arrays: gradients, shells, motion, masks, registration."""

@@ -1,0 +1,53 @@
+"""Errors a user can act on.
+
+Every error says what was expected, what was found and what to do about it, and carries the
+exit code of the command line: 2 for unusable input or wrong usage, 1 for a participant that
+failed while others may go on, 70 for a workflow that could not be built.
+"""
+
+
+class BidsGevnetError(Exception):
+    """Base of all errors that are reported as a sentence, without a traceback.
+
+    Parameters
+    ----------
+    expected, found, remedy : str
+        Clauses without closing full stop, for instance "a file dataset_description.json",
+        "none in /data", "point BIDS_DIR at the top folder of the dataset".
+    """
+
+    exit_code = 1
+
+    def __init__(self, *, expected: str, found: str, remedy: str) -> None:
+        self.expected = expected
+        self.found = found
+        self.remedy = remedy
+        super().__init__(f"Expected {expected}; found {found}. What to do: {remedy}.")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the three clauses when an error crosses a process boundary."""
+        return _rebuild, (type(self), self.expected, self.found, self.remedy)
+
+
+def _rebuild(
+    kind: type[BidsGevnetError], expected: str, found: str, remedy: str
+) -> BidsGevnetError:
+    return kind(expected=expected, found=found, remedy=remedy)
+
+
+class InputError(BidsGevnetError):
+    """The dataset, an option or a file given by the user cannot be used at all."""
+
+    exit_code = 2
+
+
+class ParticipantError(BidsGevnetError):
+    """One participant cannot be processed; the others go on."""
+
+    exit_code = 1
+
+
+class WorkflowBuildError(BidsGevnetError):
+    """The workflow could not be built from usable input."""
+
+    exit_code = 70

@@ -1,0 +1,1 @@
+"""RISH features and the gains that harmonise them across sites."""

@@ -1,0 +1,1 @@
+"""Cohort, folds, training, evaluation."""

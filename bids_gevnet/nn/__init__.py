@@ -1,0 +1,1 @@
+"""Gauge equivariant layers and the networks made of them."""

@@ -1,0 +1,1 @@
+"""Spherical grids: points, frames, transport, quadrature, harmonics, resampling."""

@@ -1,0 +1,1 @@
+"""Nipype graphs, one builder a file."""
