@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+DEMO ?= demo
+STAMP := $(VENV)/.installed
+
+# uv where present, pip otherwise; both keep to the versions of constraints.txt. uv does not
+# read pip's settings, so a folder of wheels given to pip is passed on.
+UV := $(shell command -v uv 2>/dev/null)
+ifneq ($(UV),)
+CREATE := uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+INSTALL := VIRTUAL_ENV=$(abspath $(VENV)) uv pip install --quiet $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+else
+CREATE := $(PYTHON) -m venv $(VENV)
+INSTALL := $(BIN)/python -m pip install --quiet
+endif
+
+.PHONY: help
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0])'
+	@echo "Creating the environment in $(VENV) (about three minutes) ..."
+	@$(CREATE)
+	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: install
+install: $(STAMP)  ## Create the environment
+
+.PHONY: demo
+demo: $(STAMP)  ## Run the main job on a phantom cohort
+	@$(BIN)/python -m bids_gevnet.cli.demo $(DEMO)
+
+.PHONY: test
+test: lint  ## Lint, check types and layers, run the tests
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' --cov --cov-report=term:skip-covered
+
+.PHONY: test-slow
+test-slow: $(STAMP)  ## Run the tests that need minutes
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -m slow
+
+.PHONY: lint
+lint: $(STAMP)  ## Check style, types and layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: clean
+clean:  ## Remove the environment, caches and the demo
+	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage

@@ -1,0 +1,61 @@
+"""participants.tsv: who is in the dataset and which label each one carries."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from bids_gevnet.errors import InputError
+
+DEFAULT_TARGETS = ("diagnosis", "group")
+
+
+def read_participants(dataset_dir: Path) -> pd.DataFrame:
+    """Read participants.tsv with every cell as text; "n/a" and empty cells become missing."""
+    path = dataset_dir / "participants.tsv"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            header, *rows = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+    except FileNotFoundError:
+        raise InputError(
+            expected="participants.tsv at the top of the dataset",
+            found=f"none in {dataset_dir}",
+            remedy="add one with the columns participant_id and diagnosis",
+        ) from None
+    except (UnicodeDecodeError, ValueError, csv.Error) as error:
+        raise InputError(
+            expected=f"a tab-separated table in {path}",
+            found=f"none ({error})",
+            remedy="save the table as tab-separated text in UTF-8",
+        ) from None
+    rows = [row for row in rows if row]
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise InputError(
+                expected=f"{len(header)} cells in every row of {path}, as in its header",
+                found=f"{len(row)} in row {number}",
+                remedy="complete the row with n/a, and separate cells by one tab each",
+            )
+    table = pd.DataFrame(rows, columns=header, dtype=object)
+    table = table.mask(table.isin(["n/a", ""]))
+    if "participant_id" not in table.columns:
+        raise InputError(
+            expected=f"a column participant_id in {path}",
+            found=f"the columns {', '.join(table.columns)}",
+            remedy="name the column of labels participant_id; separate columns by tabs",
+        )
+    return table
+
+
+def target_column(columns: Sequence[str], target: str | None) -> str:
+    """Choose the column to predict: the one asked for, else `diagnosis`, else `group`."""
+    wanted = (target,) if target is not None else DEFAULT_TARGETS
+    for column in wanted:
+        if column in columns:
+            return column
+    raise InputError(
+        expected=f"a column {' or '.join(wanted)} in participants.tsv",
+        found=f"the columns {', '.join(columns)}",
+        remedy="name the column to predict with --target",
+    )

@@ -1,0 +1,69 @@
+"""Ask the BIDS validator, offline, what it thinks of a dataset."""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bids_gevnet.errors import InputError
+
+_TIMEOUT_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatorIssue:
+    """One finding of the BIDS validator."""
+
+    code: str
+    severity: str
+    location: str
+    message: str
+
+    @property
+    def participant(self) -> str | None:
+        """Label of the one participant the finding is about, None for the whole dataset."""
+        top = self.location.lstrip("/").split("/", 1)[0]
+        return top.removeprefix("sub-") if top.startswith("sub-") else None
+
+    def __str__(self) -> str:
+        return f"{self.code} in {self.location or 'the dataset'}" + (
+            f": {self.message}" if self.message else ""
+        )
+
+
+def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:
+    """Run bids-validator-deno on a dataset and return its errors and warnings."""
+    command = [_find_validator(), str(dataset_dir), "--format", "json", "--no-color"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    try:
+        report = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        raise InputError(
+            expected="a report of the BIDS validator",
+            found=f"{(done.stderr or done.stdout).strip()[-300:]!r}",
+            remedy="check that the dataset can be read, or give --skip-bids-validation",
+        ) from None
+    return tuple(
+        ValidatorIssue(
+            code=issue.get("code", "UNKNOWN"),
+            severity=issue.get("severity", "error"),
+            location=issue.get("location", ""),
+            message=" ".join(str(issue.get("issueMessage") or issue.get("subCode") or "").split()),
+        )
+        for issue in report["issues"]["issues"]
+    )
+
+
+def _find_validator() -> str:
+    """Prefer the validator installed with this Python over one that happens to be on PATH."""
+    beside = Path(sys.executable).parent / "bids-validator-deno"
+    found = str(beside) if beside.is_file() else shutil.which("bids-validator-deno")
+    if found is None:
+        raise InputError(
+            expected="the program bids-validator-deno",
+            found="none beside this Python or on PATH",
+            remedy="pip install bids-validator-deno, or give --skip-bids-validation",
+        )
+    return found

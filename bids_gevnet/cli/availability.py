@@ -1,0 +1,37 @@
+"""What the command line names but this version cannot do yet: said at once, never ignored."""
+
+from bids_gevnet.cli.parser import Request
+from bids_gevnet.errors import InputError
+
+_ACTIONS = {
+    ("reports-only", "group"): "group reports",
+    ("boilerplate-only", "group"): "the methods text of the group level",
+}
+_SETTINGS = {
+    "model": "prediction with a model",
+}
+
+
+def refuse_missing_stages(request: Request) -> None:
+    """Raise an `InputError` if the request needs a stage that is not there yet."""
+    missing = [
+        stage
+        for (action, level), stage in _ACTIONS.items()
+        if request.action == action and request.level == level
+    ]
+    missing += [stage for name, stage in _SETTINGS.items() if name in request.given]
+    if missing:
+        raise InputError(
+            expected="an option that this version supports",
+            found=f"a request for {' and '.join(missing)}, which is still being built",
+            remedy="leave the option out, or see CHANGELOG.md for the version that brings it",
+        )
+
+
+def refuse_training() -> None:
+    """Raise an `InputError` that says that the group level does not train yet."""
+    raise InputError(
+        expected="a stage that this version supports",
+        found="a request for training at group level, which is still being built",
+        remedy="run the participant level; CHANGELOG.md names the version that brings training",
+    )

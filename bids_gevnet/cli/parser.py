@@ -1,0 +1,337 @@
+"""The command line of bids_gevnet, one small function per group of options.
+
+No option has a default here: what the user did not write stays absent, so that the settings
+file of `--config-file` can fill it, and `bids_gevnet.settings` the rest.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from bids_gevnet import __version__
+from bids_gevnet.errors import InputError
+from bids_gevnet.settings import (
+    AnalysisLevel,
+    Correction,
+    Harmonisation,
+    Masking,
+    Precision,
+    Settings,
+    read_toml,
+)
+
+Action = Literal["run", "dry-run", "reports-only", "boilerplate-only"]
+
+_DESCRIPTION = """\
+Learn from diffusion MRI in a way that respects its geometry.
+
+participant  corrects each BIDS diffusion scan, takes it to MNI space and samples it on the
+             sphere; with --model it also predicts its label.
+group        trains CKN + GEVNet on all participants' spheres, evaluates it over folds and
+             sites, and writes a report and a model.
+
+Research use only: nothing here diagnoses anyone."""
+
+_EPILOG = """\
+exit codes: 0 all done; 1 something failed, each failure named; 2 wrong usage or unusable
+input; 70 the workflow could not be built."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A checked command line."""
+
+    bids_dir: Path
+    output_dir: Path
+    level: AnalysisLevel
+    action: Action
+    settings: Settings
+    given: frozenset[str]
+    """Names of the settings that the user gave, on the command line or in a file."""
+
+
+def parse_request(argv: Sequence[str] | None = None) -> Request:
+    """Parse a command line; argparse itself exits with 2 where it cannot."""
+    values = vars(build_parser().parse_args(argv))
+    bids_dir, output_dir = values.pop("bids_dir"), values.pop("output_dir")
+    level = cast("AnalysisLevel", values.pop("analysis_level"))
+    action = cast("Action", values.pop("action", "run"))
+    config_file = values.pop("config_file", None)
+    tables: dict[str, dict[str, Any]] = {}
+    if config_file:
+        tables = read_toml(config_file)
+        Settings.from_tables(tables, source=str(config_file))
+    for name, value in values.items():
+        plain = str(value) if isinstance(value, Path) else value
+        tables.setdefault(_section_of(name), {})[name] = plain
+    settings = Settings.from_tables(tables, source="the command line")
+    _check_folders(bids_dir, output_dir)
+    return Request(
+        bids_dir=bids_dir.resolve(),
+        output_dir=output_dir.resolve(),
+        level=level,
+        action=action,
+        settings=settings,
+        given=frozenset(name for table in tables.values() for name in table),
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Build the whole parser."""
+    parser = argparse.ArgumentParser(
+        prog="bids_gevnet",
+        # Positional arguments first: an option with several values would swallow them.
+        usage="bids_gevnet BIDS_DIR OUTPUT_DIR {participant,group} [options]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    _add_positionals(parser)
+    _add_selection(parser)
+    _add_execution(parser)
+    _add_actions(parser)
+    _add_preprocessing(parser)
+    _add_learning(parser)
+    return parser
+
+
+def _section_of(name: str) -> str:
+    """Find the section of a setting; names are unique across sections, which a test checks."""
+    return next(section for section, table in Settings.names().items() if name in table)
+
+
+def _default(name: str) -> Any:
+    return getattr(getattr(Settings(), _section_of(name)), name)
+
+
+def _check_folders(bids_dir: Path, output_dir: Path) -> None:
+    if output_dir.resolve() == bids_dir.resolve():
+        raise InputError(
+            expected="an OUTPUT_DIR other than BIDS_DIR, which is never written to",
+            found=f"{output_dir} for both",
+            remedy=f"give for instance {bids_dir / 'derivatives' / 'bids_gevnet'}",
+        )
+    if output_dir.exists() and not output_dir.is_dir():
+        raise InputError(
+            expected="a folder for OUTPUT_DIR",
+            found=f"the file {output_dir}",
+            remedy="give another path",
+        )
+
+
+def _add_positionals(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("bids_dir", metavar="BIDS_DIR", type=Path, help="the BIDS dataset")
+    parser.add_argument(
+        "output_dir", metavar="OUTPUT_DIR", type=Path, help="where the derivatives go"
+    )
+    parser.add_argument(
+        "analysis_level",
+        metavar="{participant,group}",
+        choices=get_args(AnalysisLevel),
+        help="which level to run",
+    )
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("which data")
+    group.add_argument(
+        "--participant-label",
+        "--participant_label",
+        nargs="+",
+        metavar="LABEL",
+        help='participants to process, with or without "sub-" (default: all)',
+    )
+    group.add_argument(
+        "--session-label",
+        "--session_label",
+        nargs="+",
+        metavar="LABEL",
+        help='sessions to process, with or without "ses-" (default: all)',
+    )
+    group.add_argument(
+        "--skip-bids-validation",
+        "--skip_bids_validation",
+        action="store_true",
+        help="do not ask the BIDS validator first",
+    )
+    group.add_argument(
+        "--bids-filter-file",
+        type=Path,
+        metavar="FILE",
+        help='JSON with pybids queries for "dwi", "t1w" and "fmap"',
+    )
+    group.add_argument(
+        "--bids-database-dir",
+        type=Path,
+        metavar="DIR",
+        help="keep pybids' index here and use it again; delete it when the dataset changes",
+    )
+
+
+def _add_execution(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to run")
+    group.add_argument(
+        "-w",
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="intermediate files, kept for restarts (default: OUTPUT_DIR/work)",
+    )
+    group.add_argument(
+        "--nprocs", type=int, metavar="N", help="processes at once (default: all cores)"
+    )
+    group.add_argument(
+        "--omp-nthreads", type=int, metavar="N", help="threads per process (default: at most 8)"
+    )
+    group.add_argument("--mem-mb", type=int, metavar="MB", help="memory to plan with")
+    group.add_argument(
+        "--use-plugin", type=Path, metavar="FILE", help="TOML or YAML naming a Nipype plugin"
+    )
+    group.add_argument(
+        "--config-file",
+        type=Path,
+        metavar="FILE",
+        help="settings as TOML, for instance those an earlier run left in OUTPUT_DIR/logs; the "
+        "command line wins over the file",
+    )
+    group.add_argument(
+        "--stop-on-first-crash", action="store_true", help="stop all at the first failure"
+    )
+    group.add_argument(
+        "--clean-workdir", action="store_true", help="delete the work directory afterwards"
+    )
+    group.add_argument(
+        "--resource-monitor", action="store_true", help="record time and memory of each node"
+    )
+    group.add_argument(
+        "--write-graph", action="store_true", help="draw the workflow into OUTPUT_DIR/logs"
+    )
+    group.add_argument(
+        "--random-seed",
+        type=int,
+        metavar="N",
+        help=f"same seed, same result (default: {_default('random_seed')})",
+    )
+    group.add_argument("-v", "--verbose", action="count", help="say more; -vv says all")
+
+
+def _add_actions(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("instead of running").add_mutually_exclusive_group()
+    for action, text in (
+        ("dry-run", "show what would run and write nothing"),
+        ("reports-only", "build the reports again from what is on disk"),
+        ("boilerplate-only", "write the methods text and nothing else"),
+    ):
+        group.add_argument(
+            f"--{action}", dest="action", action="store_const", const=action, help=text
+        )
+    parser.add_argument("--version", action="version", version=f"bids_gevnet {__version__}")
+
+
+def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("participant level")
+    group.add_argument(
+        "--correction",
+        choices=get_args(Correction),
+        help="motion and eddy currents: FSL eddy, ANTs, or none "
+        f"(default: {_default('correction')}, FSL where it is installed)",
+    )
+    group.add_argument(
+        "--masking",
+        choices=get_args(Masking),
+        help=f"brain mask: FSL bet, or DIPY's Otsu (default: {_default('masking')})",
+    )
+    group.add_argument(
+        "--shell", type=float, metavar="B", help="b-value in s/mm² (default: nearest to 1000)"
+    )
+    group.add_argument(
+        "--b0-threshold",
+        type=float,
+        metavar="B",
+        help=f"largest b-value of a b0 (default: {_default('b0_threshold'):g})",
+    )
+    group.add_argument(
+        "--output-resolution",
+        type=float,
+        metavar="MM",
+        help=f"voxel size in MNI space (default: {_default('output_resolution'):g})",
+    )
+    group.add_argument(
+        "--crop-margin",
+        type=float,
+        metavar="MM",
+        help="room left around the template's brain when cropping "
+        f"(default: {_default('crop_margin'):g})",
+    )
+    group.add_argument(
+        "--nside",
+        type=int,
+        metavar="N",
+        help=f"HEALPix resolution, 12 N² points (default: {_default('nside')})",
+    )
+    group.add_argument(
+        "--fallback-total-readout-time",
+        type=float,
+        metavar="S",
+        help="readout time where the metadata have none",
+    )
+    group.add_argument(
+        "--template",
+        type=Path,
+        metavar="FILE",
+        help="T1-weighted template NIfTI (default: MNI152NLin2009aSym, from nilearn)",
+    )
+
+
+def _add_learning(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("group level and prediction")
+    group.add_argument(
+        "--model", type=Path, metavar="DIR", help="model to predict with at participant level"
+    )
+    group.add_argument(
+        "--harmonisation",
+        choices=get_args(Harmonisation),
+        help=f"across sites (default: {_default('harmonisation')})",
+    )
+    group.add_argument(
+        "--target",
+        metavar="COLUMN",
+        help="column of participants.tsv to predict (default: diagnosis, else group)",
+    )
+    group.add_argument(
+        "--site", metavar="COLUMN", help="column with the site (default: from the scanner)"
+    )
+    group.add_argument(
+        "--covariates",
+        nargs="*",
+        metavar="COLUMN",
+        help=f"columns that harmonisation keeps (default: {' '.join(_default('covariates'))})",
+    )
+    group.add_argument(
+        "--network",
+        metavar="NAME",
+        help=f"a name from the zoo, or all (default: {_default('network')})",
+    )
+    group.add_argument("--folds", type=int, metavar="N", help=f"(default: {_default('folds')})")
+    group.add_argument("--epochs", type=int, metavar="N", help=f"(default: {_default('epochs')})")
+    group.add_argument(
+        "--samples-per-class",
+        type=int,
+        metavar="N",
+        help=f"mixup up to this many (default: {_default('samples_per_class')})",
+    )
+    group.add_argument(
+        "--devices",
+        metavar="auto|N|cpu:N",
+        help=f"GPUs, or CPU processes (default: {_default('devices')})",
+    )
+    group.add_argument(
+        "--precision",
+        choices=get_args(Precision),
+        help=f"(default: {_default('precision')}: bfloat16 on GPUs)",
+    )
+    group.add_argument("--resume", action="store_true", help="go on from the last checkpoint")

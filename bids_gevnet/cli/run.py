@@ -1,0 +1,98 @@
+"""The command `bids_gevnet`: parse, check, run, and say how it ended."""
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from bids_gevnet.cli.availability import refuse_missing_stages, refuse_training
+from bids_gevnet.cli.parser import Request, parse_request
+from bids_gevnet.errors import BidsGevnetError, InputError
+
+_INTERRUPTED = 130
+_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+
+log = logging.getLogger("bids_gevnet")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    try:
+        request = parse_request(argv)
+        _start_logging(request.settings.execution.verbose)
+        refuse_missing_stages(request)
+        return _run_group(request) if request.level == "group" else _run_participant(request)
+    except BidsGevnetError as error:
+        print(f"bids_gevnet: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("bids_gevnet: interrupted; run the same command to go on", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _start_logging(verbose: int) -> None:
+    logging.basicConfig(
+        level=_LEVELS[min(verbose, len(_LEVELS) - 1)],
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+
+
+def _validate(request: Request) -> None:
+    """Stop at errors that concern the whole dataset; name those of single participants.
+
+    What one participant's files lack must not keep the others waiting: whether they can be
+    used all the same is for our own checks to say.
+    """
+    from bids_gevnet.bids.validation import validate_dataset
+
+    if request.settings.selection.skip_bids_validation:
+        return
+    errors = [issue for issue in validate_dataset(request.bids_dir) if issue.severity == "error"]
+    for issue in errors:
+        log.warning("BIDS validator: %s", issue)
+    of_dataset = [issue for issue in errors if issue.participant is None]
+    if of_dataset:
+        raise InputError(
+            expected="a valid BIDS dataset",
+            found=f"{len(of_dataset)} error(s), the first: {of_dataset[0]}",
+            remedy="mend them, or give --skip-bids-validation if you know they do not matter",
+        )
+
+
+def _run_participant(request: Request) -> int:
+    from bids_gevnet.bids.query import check_description, find_participants
+    from bids_gevnet.cli.plan import describe_participants
+
+    check_description(request.bids_dir)
+    _validate(request)
+    settings = request.settings
+    participants = find_participants(
+        request.bids_dir, settings.selection, b0_threshold=settings.preprocessing.b0_threshold
+    )
+    if request.action == "dry-run":
+        print(describe_participants(participants, settings))
+        return int(not all(participant.usable for participant in participants))
+    raise NotImplementedError
+
+
+def _run_group(request: Request) -> int:
+    from bids_gevnet.bids.participants import read_participants, target_column
+    from bids_gevnet.bids.query import check_description
+    from bids_gevnet.cli.plan import describe_labels
+
+    check_description(request.bids_dir)
+    table = read_participants(request.bids_dir)
+    column = target_column(list(table.columns), request.settings.learning.target)
+    if request.action == "dry-run":
+        labels = (
+            None if missing else str(label)
+            for label, missing in zip(table[column], table[column].isna(), strict=True)
+        )
+        print(describe_labels(labels, column))
+        return 0
+    refuse_training()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

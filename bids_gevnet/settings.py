@@ -1,0 +1,322 @@
+"""What a run was asked to do: frozen, checked, and the same on the command line and in TOML.
+
+A `Settings` object holds one frozen section per concern; builders and functions receive the
+section they need and nothing else. Defaults live here and nowhere else. The same fields can
+be written to and read from TOML, one table per section, so that any run can be repeated from
+the file it leaves in its output.
+"""
+
+import dataclasses
+import difflib
+import math
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, get_args, get_origin
+
+from bids_gevnet.errors import InputError
+
+AnalysisLevel = Literal["participant", "group"]
+Correction = Literal["auto", "eddy", "ants", "none"]
+Masking = Literal["auto", "bet", "otsu"]
+Harmonisation = Literal["rish", "none"]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def available_cpus() -> int:
+    """Cores this process may use, which on a cluster node are fewer than the node has."""
+    return len(os.sched_getaffinity(0))
+
+
+def _require(condition: bool, *, option: str, expected: str, found: object) -> None:  # noqa: FBT001
+    if not condition:
+        raise InputError(
+            expected=f"{expected} for {option}",
+            found=repr(found),
+            remedy=f"give {option} another value",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionSettings:
+    """Which part of the dataset to look at, and how to index it."""
+
+    participant_label: tuple[str, ...] = ()
+    session_label: tuple[str, ...] = ()
+    bids_filter_file: Path | None = None
+    bids_database_dir: Path | None = None
+    skip_bids_validation: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSettings:
+    """How to run: resources, work directory, what to do on failure."""
+
+    work_dir: Path | None = None
+    nprocs: int = 0
+    omp_nthreads: int = 0
+    mem_mb: int = 0
+    use_plugin: Path | None = None
+    write_graph: bool = False
+    stop_on_first_crash: bool = False
+    clean_workdir: bool = False
+    resource_monitor: bool = False
+    random_seed: int = 0
+    verbose: int = 0
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--nprocs", self.nprocs),
+            ("--omp-nthreads", self.omp_nthreads),
+            ("--mem-mb", self.mem_mb),
+            ("--random-seed", self.random_seed),
+        ):
+            _require(value >= 0, option=option, expected="a number from 0 up", found=value)
+        _require(
+            self.random_seed < 2**32,
+            option="--random-seed",
+            expected="a number below 2^32",
+            found=self.random_seed,
+        )
+
+    @property
+    def processes(self) -> int:
+        """Processes to run at once; 0 in `nprocs` means every core we may use."""
+        return self.nprocs or available_cpus()
+
+    @property
+    def threads(self) -> int:
+        """Threads one process may use; 0 in `omp_nthreads` means all, eight at most."""
+        return self.omp_nthreads or min(self.processes, 8)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PreprocessingSettings:
+    """From the scan to spherical samples in MNI space."""
+
+    correction: Correction = "auto"
+    masking: Masking = "auto"
+    shell: float | None = None
+    b0_threshold: float = 50.0
+    output_resolution: float = 2.0
+    crop_margin: float = 4.0
+    nside: int = 4
+    fallback_total_readout_time: float | None = None
+    template: Path | None = None
+
+    def __post_init__(self) -> None:
+        _require(
+            self.shell is None or self.shell > self.b0_threshold,
+            option="--shell",
+            expected=f"a b-value in s/mm² above the b0 threshold ({self.b0_threshold:g})",
+            found=self.shell,
+        )
+        _require(
+            0 <= self.b0_threshold <= 200,
+            option="--b0-threshold",
+            expected="a b-value between 0 and 200 s/mm²",
+            found=self.b0_threshold,
+        )
+        _require(
+            0.5 <= self.output_resolution <= 20,
+            option="--output-resolution",
+            expected="a voxel size between 0.5 and 20 mm",
+            found=self.output_resolution,
+        )
+        _require(
+            0 <= self.crop_margin <= 50,
+            option="--crop-margin",
+            expected="a margin between 0 and 50 mm",
+            found=self.crop_margin,
+        )
+        _require(
+            self.nside in {1, 2, 4, 8, 16, 32},
+            option="--nside",
+            expected="a power of two from 1 to 32",
+            found=self.nside,
+        )
+        readout = self.fallback_total_readout_time
+        _require(
+            readout is None or 0 < readout < 1,
+            option="--fallback-total-readout-time",
+            expected="a time in seconds between 0 and 1",
+            found=readout,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LearningSettings:
+    """Labels, network, training; and the model a new scan is predicted with."""
+
+    model: Path | None = None
+    harmonisation: Harmonisation = "rish"
+    target: str | None = None
+    site: str | None = None
+    covariates: tuple[str, ...] = ("age", "sex")
+    network: str = "ckn2+gevnet"
+    folds: int = 5
+    epochs: int = 50
+    samples_per_class: int = 400
+    devices: str = "auto"
+    precision: Precision = "auto"
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.folds >= 2, option="--folds", expected="at least 2", found=self.folds)
+        _require(self.epochs >= 1, option="--epochs", expected="at least 1", found=self.epochs)
+        _require(
+            self.samples_per_class >= 1,
+            option="--samples-per-class",
+            expected="at least 1",
+            found=self.samples_per_class,
+        )
+        count = self.devices.removeprefix("cpu:")
+        _require(
+            self.devices == "auto" or (count.isdecimal() and int(count) > 0),
+            option="--devices",
+            expected="auto, a number of GPUs, or cpu:N",
+            found=self.devices,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that a run was asked to do, but for the three positional arguments."""
+
+    selection: SelectionSettings = SelectionSettings()
+    execution: ExecutionSettings = ExecutionSettings()
+    preprocessing: PreprocessingSettings = PreprocessingSettings()
+    learning: LearningSettings = LearningSettings()
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, Mapping[str, object]], *, source: str) -> Self:
+        """Build settings from nested plain values, as TOML or the command line gives them.
+
+        Parameters
+        ----------
+        tables : mapping
+            Section name to field name to value; what is missing keeps its default.
+        source : str
+            Where the values come from, for error messages.
+        """
+        sections: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(cls)}
+        for name, table in tables.items():
+            _require_known(name, sections, kind="a section", source=source)
+            if not isinstance(table, Mapping):
+                raise InputError(
+                    expected=f"a table [{name}] in {source}",
+                    found=f"the value {table!r}",
+                    remedy=f"put the settings under a line [{name}]",
+                )
+            sections[name] = _section_from_table(type(sections[name]), table, source=source)
+        return cls(**sections)
+
+    @classmethod
+    def names(cls) -> dict[str, tuple[str, ...]]:
+        """Names of the settings, section by section."""
+        sections: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(cls)}
+        return {
+            name: tuple(field.name for field in dataclasses.fields(section))
+            for name, section in sections.items()
+        }
+
+    def to_tables(self) -> dict[str, dict[str, Any]]:
+        """Give nested plain values without the unset ones: TOML has no null."""
+        return {
+            section: {
+                name: _plain(value)
+                for name in names
+                if (value := getattr(getattr(self, section), name)) is not None
+            }
+            for section, names in self.names().items()
+        }
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read the tables of a settings file; unknown names are found by `Settings.from_tables`."""
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise InputError(
+            expected="a readable settings file",
+            found=f"{path} ({error.strerror})",
+            remedy="check the path given to --config-file",
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            expected=f"TOML in {path}",
+            found=str(error),
+            remedy="mend that line, or start from the settings.toml of an earlier run",
+        ) from None
+
+
+def to_toml(settings: Settings) -> str:
+    """Write settings as TOML that `read_toml` and `Settings.from_tables` turn back."""
+    import tomli_w
+
+    return tomli_w.dumps(settings.to_tables())
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def _require_known(name: str, known: Mapping[str, object], *, kind: str, source: str) -> None:
+    if name in known:
+        return
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"known are: {', '.join(known)}"
+    raise InputError(
+        expected=f"the name of {kind} in {source}",
+        found=repr(name),
+        remedy=f"mend or remove it; {hint}",
+    )
+
+
+def _section_from_table(section: type, table: Mapping[str, object], *, source: str) -> object:
+    hints = typing.get_type_hints(section)
+    values = {}
+    for name, value in table.items():
+        _require_known(name, hints, kind=f"a setting of {section.__name__}", source=source)
+        try:
+            values[name] = _convert(value, hints[name])
+        except TypeError as error:
+            raise InputError(
+                expected=f"{error} for {name} in {source}",
+                found=repr(value),
+                remedy="correct the value",
+            ) from None
+    return section(**values)
+
+
+def _convert(value: object, hint: Any) -> object:
+    """Turn a plain value into the type a field declares; a TypeError names what it wants."""
+    if get_origin(hint) is types.UnionType:
+        options = [option for option in get_args(hint) if option is not type(None)]
+        return None if value is None else _convert(value, options[0])
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise TypeError(f"one of {', '.join(get_args(hint))}")
+        return value
+    if get_origin(hint) is tuple:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise TypeError("a list of words")
+        return tuple(_convert(item, str) for item in value)
+    if hint is Path:
+        return Path(str(_convert(value, str)))
+    if hint is float and type(value) is int:
+        value = float(value)
+    if type(value) is not hint:
+        names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
+        raise TypeError(names[hint])
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError("a finite number")
+    return value
