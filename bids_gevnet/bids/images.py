@@ -17,16 +17,18 @@ def check_image(path: Path) -> tuple[int, ...]:
     gzipped ones by the size that gzip notes in its last four bytes. Only where that note
     disagrees (it does, too, for the rare file of several gzip members) the file is read.
     """
-    import nibabel as nib
+    from nibabel import Nifti1Image
+    from nibabel.filebasedimages import ImageFileError
+    from nibabel.wrapstruct import WrapStructError
 
     try:
-        image = nib.Nifti1Image.from_filename(path)
+        image = Nifti1Image.from_filename(path)
         header = image.header
         shape = tuple(int(n) for n in image.shape)
-        expected_bytes = int(header.get_data_offset()) + (
+        expected_bytes = int(image.dataobj.offset) + (
             int(header.get_data_dtype().itemsize) * _product(shape)
         )
-    except (OSError, EOFError, zlib.error, ValueError, nib.spatialimages.ImageFileError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, ImageFileError, WrapStructError) as error:
         raise ParticipantError(
             expected="a NIfTI image",
             found=f"{path}, which cannot be read ({str(error) or type(error).__name__})",

@@ -1,0 +1,102 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bids_gevnet.cli.parser import build_parser, parse_request
+from bids_gevnet.cli.run import main
+from bids_gevnet.settings import Settings
+
+HEAVY = {
+    "torch",
+    "nipype",
+    "bids",
+    "nibabel",
+    "dipy",
+    "healpy",
+    "pandas",
+    "ants",
+    "nilearn",
+    "numpy",
+}
+
+
+def parse(*options, level="participant"):
+    return parse_request(["/data", "/out", level, *options])
+
+
+def test_every_setting_has_an_option():
+    options = {action.dest for action in build_parser()._actions}
+    names = {name for table in Settings.names().values() for name in table}
+    assert names <= options
+
+
+def test_no_options_give_the_defaults():
+    request = parse()
+    assert request.settings == Settings()
+    assert (request.bids_dir, request.output_dir) == (Path("/data"), Path("/out"))
+    assert (request.level, request.action) == ("participant", "run")
+
+
+def test_spellings_of_other_apps_are_understood():
+    request = parse("--participant_label", "01", "sub-02", "-w", "/w", "-vv")
+    assert request.settings.selection.participant_label == ("01", "sub-02")
+    assert request.settings.execution.work_dir == Path("/w")
+    assert request.settings.execution.verbose == 2
+
+
+def test_command_line_wins_over_file_and_file_over_defaults(tmp_path):
+    config = tmp_path / "settings.toml"
+    config.write_text("[preprocessing]\nnside = 8\noutput_resolution = 3\n")
+    request = parse("--config-file", str(config), "--nside", "2")
+    assert request.settings.preprocessing.nside == 2
+    assert request.settings.preprocessing.output_resolution == 3.0
+    assert request.given == {"nside", "output_resolution"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--nside", "5"], "a power of two"),
+        (["--config-file", "/nowhere.toml"], "/nowhere.toml"),
+        (["--model", "/m"], "prediction with a model, which is still being built"),
+    ],
+)
+def test_wrong_usage_gets_a_sentence_and_code_2(capsys, options, message):
+    assert main(["/data", "/out", "participant", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["/data"], ["/data", "/out", "all"], ["/data", "/out", "group", "--nsid", "4"]],
+)
+def test_argparse_errors_exit_with_2(argv):
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+
+
+def test_output_never_goes_into_the_input(tmp_path, capsys):
+    assert main([str(tmp_path), str(tmp_path / "."), "participant"]) == 2
+    assert "never written to" in capsys.readouterr().err
+
+
+def test_output_that_is_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert main([str(tmp_path), str(tmp_path / "file"), "participant"]) == 2
+    assert "the file" in capsys.readouterr().err
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from bids_gevnet.cli.run import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "exit codes: 0 all done" in done.stdout
+    assert not HEAVY & set(done.stderr.split())
