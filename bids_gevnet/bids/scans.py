@@ -1,0 +1,91 @@
+"""Which runs of a session are one scan.
+
+Runs are corrected apart and joined if they lie on one voxel grid and have the same shells;
+otherwise each is a scan of its own. An opposite phase-encoding pair of full series joins like
+any other.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import nibabel as nib
+import numpy as np
+
+from bids_gevnet.bids.gradient_files import read_bval
+from bids_gevnet.bids.records import DiffusionRun, Participant
+from bids_gevnet.dwi.shells import find_shells
+
+_GRID_TOLERANCE_MM = 0.1
+"""Scanners write the same prescription with rounding errors of this size at most."""
+
+_SHELL_TOLERANCE = 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """One or more runs that give one set of derivatives."""
+
+    entities: Mapping[str, str]
+    runs: tuple[DiffusionRun, ...]
+
+    @property
+    def name(self) -> str:
+        """Entities shared by all runs: sub-X[_ses-Y]..., the S of the derivatives' names."""
+        return "_".join(f"{key}-{value}" for key, value in self.entities.items())
+
+    @property
+    def node_name(self) -> str:
+        """The name as Nipype allows it: letters, digits and underscores."""
+        return "".join(char if char.isalnum() else "_" for char in self.name)
+
+
+def find_scans(participant: Participant, *, b0_threshold: float) -> tuple[Scan, ...]:
+    """Join a participant's runs into scans, session by session."""
+    scans = []
+    for runs in participant.sessions().values():
+        groups: list[list[DiffusionRun]] = []
+        for run in runs:
+            for group in groups:
+                if _fit(group[0], run, b0_threshold=b0_threshold):
+                    group.append(run)
+                    break
+            else:
+                groups.append([run])
+        scans += [_scan(group, alone=len(groups) == 1) for group in groups]
+    return tuple(scans)
+
+
+def _scan(runs: Sequence[DiffusionRun], *, alone: bool) -> Scan:
+    """Name a scan by what its runs share; beside other scans it needs its first run's name."""
+    first = runs[0]
+    shared = {
+        key: value
+        for key, value in first.entities.items()
+        if not alone or all(run.entities.get(key) == value for run in runs)
+    }
+    return Scan(entities=shared, runs=tuple(runs))
+
+
+def _fit(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: float) -> bool:
+    return _same_grid(first, second) and _same_shells(first, second, b0_threshold=b0_threshold)
+
+
+def _same_grid(first: DiffusionRun, second: DiffusionRun) -> bool:
+    one, other = (nib.Nifti1Image.from_filename(run.image) for run in (first, second))
+    if one.shape[:3] != other.shape[:3]:
+        return False
+    corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)])
+    corners = corners * np.array([*one.shape[:3], 1])
+    apart = corners @ (one.affine - other.affine).T
+    return bool(np.abs(apart[:, :3]).max() <= _GRID_TOLERANCE_MM)
+
+
+def _same_shells(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: float) -> bool:
+    one, other = (
+        [
+            shell.b_value
+            for shell in find_shells(read_bval(run.bval), b0_threshold=b0_threshold).shells
+        ]
+        for run in (first, second)
+    )
+    return len(one) == len(other) and bool(np.allclose(one, other, rtol=0, atol=_SHELL_TOLERANCE))
