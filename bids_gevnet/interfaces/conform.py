@@ -1,0 +1,69 @@
+"""Bring a run into the conformed pose, gradients in world RAS."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    traits,
+)
+
+from bids_gevnet.bids.gradient_files import read_bval, read_bvec
+from bids_gevnet.dwi.conform import conform
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
+from bids_gevnet.interfaces.series import Series, read_image, write_facts, write_series
+
+
+class ConformInputSpec(BaseInterfaceInputSpec):
+    """Files of one BIDS run."""
+
+    image = File(exists=True, mandatory=True, desc="4D diffusion series")
+    bval = File(exists=True, mandatory=True, desc="FSL-style b-values")
+    bvec = File(exists=True, mandatory=True, desc="FSL-style gradient vectors")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+
+
+class ConformOutputSpec(TraitedSpec):
+    """The run in the conformed pose."""
+
+    image = File(exists=True, desc="series with RAS axes and centred header")
+    gradients = File(exists=True, desc="b-values and directions in world RAS")
+    old_to_new = traits.List(desc="rows of the transform from the old to the new world, mm")
+    facts = File(exists=True, desc="what the report says")
+
+
+class Conform(SimpleInterface):
+    """Axis-align and centre a run without interpolation."""
+
+    input_spec = ConformInputSpec
+    output_spec = ConformOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        folder = Path(runtime.cwd)
+        data, affine = read_image(self.inputs.image)
+        bvals = read_bval(Path(self.inputs.bval))
+        bvecs = read_bvec(Path(self.inputs.bvec))
+        # The vector of a b0 has no meaning and may be anything, NaN included.
+        bvecs[bvals <= self.inputs.b0_threshold] = 0
+        conformed = conform(data, affine, bvecs_fsl_to_ras(bvecs, affine))
+        assert conformed.bvecs_ras is not None
+        series = Series(conformed.data, conformed.affine, bvals, conformed.bvecs_ras)
+        image, gradients = write_series(folder, series)
+        self._results["image"] = str(image)
+        self._results["gradients"] = str(gradients)
+        self._results["old_to_new"] = conformed.old_to_new.tolist()
+        self._results["facts"] = str(
+            write_facts(
+                folder,
+                {
+                    "shape": list(data.shape),
+                    "voxel_mm": np.round(np.diag(conformed.affine)[:3], 4).tolist(),
+                    "not_finite": conformed.n_not_finite,
+                },
+            )
+        )
+        return runtime
