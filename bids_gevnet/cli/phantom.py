@@ -111,7 +111,7 @@ def _write(out: Path, settings: PhantomSettings, *, overwrite: bool, threads: in
         threads=threads or len(os.sched_getaffinity(0)),
         progress=report,
     )
-    print(f"Phantom cohort of {total} participants in {out}; its truth in sourcedata/truth.")
+    print(f"Phantom cohort in {out} (participants: {total}); its truth in sourcedata/truth.")
 
 
 def _add_cohort_options(parser: argparse.ArgumentParser) -> None:

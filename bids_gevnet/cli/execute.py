@@ -1,0 +1,115 @@
+"""Run a Nipype workflow and tell, participant by participant, what failed and why."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bids_gevnet.errors import InputError
+from bids_gevnet.settings import ExecutionSettings, read_toml
+
+_POLL_S = 0.1
+"""Nipype looks for finished nodes this often; its two seconds cost more than our short nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A node that failed: whose, and the last line of its traceback."""
+
+    participant: str
+    stage: str
+    message: str
+    crash_file: Path
+
+
+def configure(workflow: Any, execution: ExecutionSettings, *, crash_dir: Path) -> None:
+    """Set Nipype's execution options on one workflow, not globally."""
+    workflow.config["execution"] = {
+        "crashdump_dir": str(crash_dir),
+        "crashfile_format": "txt",
+        "stop_on_first_crash": str(execution.stop_on_first_crash).lower(),
+        "poll_sleep_duration": str(_POLL_S),
+        "check_version": "false",
+        "use_relative_paths": "false",
+        # Small files decide by content whether a node has to run again; images by time and
+        # size, because reading gigabytes to learn that nothing changed would take longer.
+        "hash_method": "timestamp",
+        "remove_unnecessary_outputs": "false",
+    }
+    workflow.config["monitoring"] = {"enabled": str(execution.resource_monitor).lower()}
+
+
+def choose_plugin(execution: ExecutionSettings) -> tuple[str, dict[str, Any]]:
+    """Name Nipype's plugin and its arguments: those of a file, or several local processes."""
+    if execution.use_plugin is not None:
+        table = read_plugin(execution.use_plugin)
+        return str(table["plugin"]), dict(table.get("plugin_args", {}))
+    arguments: dict[str, Any] = {"n_procs": execution.processes, "raise_insufficient": False}
+    if execution.mem_mb:
+        arguments["memory_gb"] = execution.mem_mb / 1024
+    return "MultiProc", arguments
+
+
+def read_plugin(path: Path) -> Mapping[str, Any]:
+    """Read the TOML or YAML file of `--use-plugin`, which needs a key `plugin`."""
+    if path.suffix in {".yml", ".yaml"}:
+        import yaml
+
+        try:
+            table = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise InputError(
+                expected="a readable file for --use-plugin",
+                found=f"{path} ({error})",
+                remedy="check its path and syntax",
+            ) from None
+    else:
+        table = read_toml(path)
+    if not isinstance(table, Mapping) or "plugin" not in table:
+        raise InputError(
+            expected=f"a key plugin in {path}",
+            found=f"{table!r:.200}",
+            remedy="write for instance plugin = 'SLURM'",
+        )
+    return table
+
+
+def run_workflow(workflow: Any, execution: ExecutionSettings, *, progress: Any) -> None:
+    """Run a configured workflow; nodes that fail leave crash files and do not raise here."""
+    plugin, arguments = choose_plugin(execution)
+    try:
+        workflow.run(plugin=plugin, plugin_args=arguments | {"status_callback": progress})
+    except RuntimeError:
+        # Nipype raises the first failure again when all that could run has run; every one of
+        # them is in a crash file, and only those name their participants.
+        return
+
+
+def read_failures(crash_dir: Path, participants: Mapping[str, str]) -> list[Failure]:
+    """Read who failed where from Nipype's crash files.
+
+    Parameters
+    ----------
+    crash_dir : Path
+    participants : mapping
+        Name of a participant's workflow to its label.
+    """
+    failures = []
+    for path in sorted(crash_dir.glob("crash-*.txt")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
+        parts = node.group(1).split(".") if node else [""]
+        label = next((participants[part] for part in parts if part in participants), "?")
+        failures.append(Failure(label, parts[-1], _last_exception(text), path))
+    return failures
+
+
+def _last_exception(text: str) -> str:
+    """Find the last line like `package.SomeError: message` and keep what a person needs."""
+    found = re.findall(r"^\s*[\w.]*?(\w+(?:Error|Exception|Interrupt)): (.+)$", text, re.MULTILINE)
+    if not found:
+        return text.strip().splitlines()[-1] if text.strip() else "no message"
+    kind, message = found[-1]
+    ours = kind in {"ParticipantError", "InputError", "WorkflowBuildError"}
+    return message if ours else f"{kind}: {message}"

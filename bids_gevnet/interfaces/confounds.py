@@ -1,0 +1,43 @@
+"""The table of confounds: how the head moved, volume by volume."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.dwi.motion import framewise_displacement
+
+MOTION = ("trans_x", "trans_y", "trans_z", "rot_x", "rot_y", "rot_z")
+
+
+def write_confounds(
+    path: Path,
+    parameters: npt.NDArray[np.float64],
+    outlier_slices: npt.NDArray[np.integer[Any]] | None = None,
+) -> Path:
+    """Write motion, framewise displacement and replaced slices as BIDS writes time series.
+
+    Parameters
+    ----------
+    path : Path
+    parameters : (n, 6) array
+        Translations in mm, rotations in radians.
+    outlier_slices : (n,) array of int, optional
+        Slices that were replaced by their prediction.
+    """
+    table = pd.DataFrame(parameters, columns=list(MOTION))
+    displacement = framewise_displacement(parameters)
+    displacement[:1] = np.nan  # nothing comes before the first volume
+    table.insert(0, "framewise_displacement", displacement)
+    if outlier_slices is not None:
+        table["outlier_slices"] = outlier_slices
+    write_text(path, table.to_csv(sep="\t", index=False, na_rep="n/a", float_format="%.6f"))
+    return path
+
+
+def read_confounds(path: str | Path) -> pd.DataFrame:
+    """Read a table that `write_confounds` wrote."""
+    return pd.read_csv(path, sep="\t", na_values=["n/a"])

@@ -1,0 +1,297 @@
+"""FSL's topup, eddy and bet as Nipype interfaces.
+
+Nipype has its own; they look for program names that recent FSL no longer has and write one file
+per volume in places. These run the command lines of `bids_gevnet.dwi.fsl`.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    traits,
+)
+
+from bids_gevnet.bids.gradient_files import read_bval
+from bids_gevnet.bids.writing import write_image, write_text
+from bids_gevnet.dwi.conform import conform, ras_order
+from bids_gevnet.dwi.fsl import (
+    EddyBinary,
+    bet_arguments,
+    eddy_arguments,
+    fsl_environment,
+    parse_eddy,
+    topup_arguments,
+)
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, bvecs_ras_to_fsl
+from bids_gevnet.dwi.phase_encoding import PhaseEncoding, acquisition_rows, reorder_phase_encoding
+from bids_gevnet.dwi.shells import mean_volume
+from bids_gevnet.errors import ParticipantError
+from bids_gevnet.interfaces.confounds import write_confounds
+from bids_gevnet.interfaces.series import (
+    read_image,
+    read_mask,
+    read_series,
+    write_facts,
+    write_gradients,
+)
+
+_TAIL = 2000
+"""Characters of a failed program's output that go into the message."""
+
+
+def run_program(arguments: Sequence[str], folder: Path) -> None:
+    """Run an external program in a folder, keep its output in a log, and raise if it fails."""
+    name = Path(arguments[0]).name
+    done = subprocess.run(
+        arguments,
+        cwd=folder,
+        env=fsl_environment(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    write_text(folder / f"{name}.log", " ".join(arguments) + "\n" + done.stdout)
+    if done.returncode:
+        tail = " ".join(done.stdout[-_TAIL:].split()) or "nothing printed"
+        raise ParticipantError(
+            expected=f"{name} to end well",
+            found=f"exit code {done.returncode}: {tail}",
+            remedy=f"read {folder / f'{name}.log'}; --correction ants works without FSL",
+        )
+
+
+def _encoding_in_conformed_axes(
+    direction: str, affine: npt.NDArray[np.float64]
+) -> tuple[int, int, int]:
+    turned = reorder_phase_encoding(direction, *ras_order(affine))
+    return PhaseEncoding(turned, "").vector
+
+
+class TopupInputSpec(BaseInterfaceInputSpec):
+    """b0s with different phase encoding."""
+
+    program = File(exists=True, mandatory=True, desc="the topup executable")
+    images = traits.List(File(exists=True), mandatory=True, desc="raw images, the run's own first")
+    bvals = traits.List(traits.Str(), mandatory=True, desc="their bval files, '' where all are b0")
+    directions = traits.List(traits.Str(), mandatory=True, desc="BIDS PhaseEncodingDirection")
+    readout_s = traits.List(traits.Float(), mandatory=True, desc="total readout times")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
+
+
+class TopupOutputSpec(TraitedSpec):
+    """The susceptibility field."""
+
+    base = traits.Str(desc="prefix that eddy takes")
+    unwarped = File(exists=True, desc="corrected b0s")
+    facts = File(exists=True, desc="what the report says")
+
+
+class Topup(SimpleInterface):
+    """Estimate the susceptibility field from b0s with opposite phase encoding."""
+
+    input_spec = TopupInputSpec
+    output_spec = TopupOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        folder = Path(runtime.cwd)
+        volumes: list[npt.NDArray[np.float32]] = []
+        encodings = []
+        affine = np.eye(4)
+        for image, bval, direction, readout in zip(
+            self.inputs.images,
+            self.inputs.bvals,
+            self.inputs.directions,
+            self.inputs.readout_s,
+            strict=True,
+        ):
+            data, raw_affine = read_image(image)
+            b0 = _first_b0(data, bval, self.inputs.b0_threshold)
+            conformed = conform(b0, raw_affine)
+            if not volumes:
+                affine = conformed.affine
+            elif conformed.data.shape != volumes[0].shape:
+                continue
+            volumes.append(conformed.data.astype(np.float32))
+            encodings.append((_encoding_in_conformed_axes(direction, raw_affine), readout))
+        acqp, index = acquisition_rows(encodings)
+        if len(acqp) < 2:
+            raise ParticipantError(
+                expected="b0s with opposite phase encoding on one grid",
+                found=f"{len(volumes)} of {len(self.inputs.images)} images on the grid of the run",
+                remedy="leave the others out with --bids-filter-file",
+            )
+        write_image(folder / "b0s.nii.gz", np.stack(volumes, axis=-1), affine)
+        np.savetxt(folder / "acqp.txt", acqp[index - 1], fmt="%g")
+        base = folder / "topup"
+        run_program(
+            topup_arguments(
+                Path(self.inputs.program),
+                folder / "b0s.nii.gz",
+                folder / "acqp.txt",
+                base,
+                volumes[0].shape,
+                threads=self.inputs.num_threads,
+            ),
+            folder,
+        )
+        self._results["base"] = str(base)
+        self._results["unwarped"] = f"{base}_unwarped.nii.gz"
+        facts = {"images": [Path(image).name for image in self.inputs.images]}
+        self._results["facts"] = str(write_facts(folder, facts))
+        return runtime
+
+
+def _first_b0(data: npt.NDArray[Any], bval: str, b0_threshold: float) -> npt.NDArray[Any]:
+    if data.ndim == 3:
+        return data
+    first = int(np.argmax(read_bval(Path(bval)) <= b0_threshold)) if bval else 0
+    return np.asarray(data[..., first])
+
+
+class EddyInputSpec(BaseInterfaceInputSpec):
+    """A conformed run and how it was acquired."""
+
+    program = File(exists=True, mandatory=True, desc="the eddy executable")
+    uses_gpu = traits.Bool(False, usedefault=True, desc="whether it is a CUDA build")
+    image = File(exists=True, mandatory=True, desc="conformed series")
+    gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
+    mask = File(exists=True, mandatory=True, desc="rough brain mask")
+    raw_image = File(exists=True, mandatory=True, desc="the run as it lies in the dataset")
+    direction = traits.Str(mandatory=True, desc="BIDS PhaseEncodingDirection of the raw image")
+    readout_s = traits.Float(mandatory=True, desc="total readout time")
+    topup_base = traits.Str(desc="prefix of topup's output, if it ran")
+    num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
+
+
+class EddyOutputSpec(TraitedSpec):
+    """The corrected run."""
+
+    image = File(exists=True, desc="corrected series")
+    gradients = File(exists=True, desc="rotated gradients in world RAS")
+    confounds = File(exists=True, desc="motion per volume")
+    facts = File(exists=True, desc="what the report says")
+
+
+class Eddy(SimpleInterface):
+    """Correct motion, eddy currents and outliers with FSL eddy."""
+
+    input_spec = EddyInputSpec
+    output_spec = EddyOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        folder = Path(runtime.cwd)
+        series = read_series(self.inputs.image, self.inputs.gradients)
+        n_volumes = len(series.bvals)
+        _, raw_affine = read_image(self.inputs.raw_image)
+        vector = _encoding_in_conformed_axes(self.inputs.direction, raw_affine)
+        acqp, index = acquisition_rows([(vector, self.inputs.readout_s)] * n_volumes)
+        np.savetxt(folder / "acqp.txt", acqp, fmt="%g")
+        np.savetxt(folder / "index.txt", index[None], fmt="%d")
+        np.savetxt(folder / "bvals", series.bvals[None], fmt="%g")
+        fsl = bvecs_ras_to_fsl(series.bvecs_ras, series.affine)
+        np.savetxt(folder / "bvecs", fsl.T, fmt="%.8f")
+        topup_base = getattr(self.inputs, "topup_base", None)
+        base = folder / "eddy"
+        run_program(
+            eddy_arguments(
+                EddyBinary(Path(self.inputs.program), uses_gpu=self.inputs.uses_gpu),
+                data=Path(self.inputs.image),
+                mask=Path(self.inputs.mask),
+                bvals=folder / "bvals",
+                bvecs=folder / "bvecs",
+                acqp=folder / "acqp.txt",
+                index=folder / "index.txt",
+                out_base=base,
+                topup_base=Path(topup_base)
+                if isinstance(topup_base, str) and topup_base
+                else None,
+                threads=self.inputs.num_threads,
+            ),
+            folder,
+        )
+        self._collect(folder, base, series.bvals, series.affine)
+        return runtime
+
+    def _collect(
+        self,
+        folder: Path,
+        base: Path,
+        bvals: npt.NDArray[np.float64],
+        affine: npt.NDArray[np.float64],
+    ) -> None:
+        outlier_map = Path(f"{base}.eddy_outlier_map")
+        found = parse_eddy(
+            Path(f"{base}.eddy_parameters").read_text(encoding="utf-8"),
+            Path(f"{base}.eddy_rotated_bvecs").read_text(encoding="utf-8"),
+            outlier_map.read_text(encoding="utf-8") if outlier_map.exists() else None,
+            len(bvals),
+        )
+        bvecs_ras = bvecs_fsl_to_ras(found.bvecs_fsl, affine)
+        self._results["image"] = f"{base}.nii.gz"
+        self._results["gradients"] = str(
+            write_gradients(folder / "gradients.tsv", bvals, bvecs_ras)
+        )
+        self._results["confounds"] = str(
+            write_confounds(
+                folder / "confounds.tsv",
+                np.hstack([found.translations_mm, found.rotations_rad]),
+                found.outlier_slices,
+            )
+        )
+        facts = {
+            "method": "eddy",
+            "program": Path(self.inputs.program).name,
+            "susceptibility": isinstance(getattr(self.inputs, "topup_base", None), str),
+            "outlier_slices": int(found.outlier_slices.sum()),
+        }
+        self._results["facts"] = str(write_facts(folder, facts))
+
+
+class BetInputSpec(BaseInterfaceInputSpec):
+    """A series whose b0s bet looks at."""
+
+    program = File(exists=True, mandatory=True, desc="the bet executable")
+    image = File(exists=True, mandatory=True, desc="series")
+    gradients = File(exists=True, mandatory=True, desc="its gradients")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+
+
+class BetOutputSpec(TraitedSpec):
+    """A brain mask."""
+
+    mask = File(exists=True, desc="brain")
+    facts = File(exists=True, desc="what the report says")
+
+
+class Bet(SimpleInterface):
+    """Mask the brain with FSL bet on the mean b0."""
+
+    input_spec = BetInputSpec
+    output_spec = BetOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        folder = Path(runtime.cwd)
+        series = read_series(self.inputs.image, self.inputs.gradients)
+        b0 = mean_volume(series.data, np.flatnonzero(series.bvals <= self.inputs.b0_threshold))
+        write_image(folder / "b0.nii.gz", b0, series.affine)
+        run_program(
+            bet_arguments(Path(self.inputs.program), folder / "b0.nii.gz", folder / "brain"),
+            folder,
+        )
+        mask, affine = read_mask(folder / "brain_mask.nii.gz")
+        write_image(folder / "mask.nii", mask, affine)
+        self._results["mask"] = str(folder / "mask.nii")
+        self._results["facts"] = str(write_facts(folder, {"method": "bet"}))
+        return runtime

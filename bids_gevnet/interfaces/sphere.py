@@ -1,0 +1,122 @@
+"""Put one shell of a scan in template space on the sphere, and map its invariants."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    traits,
+)
+
+from bids_gevnet.bids.writing import write_image
+from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
+from bids_gevnet.harmonisation.rish import DEGREES, rish_features
+from bids_gevnet.interfaces.series import read_mask, read_series, write_facts
+from bids_gevnet.sphere.harmonics import LMAX
+from bids_gevnet.sphere.resampling import (
+    DEFAULT_KERNEL,
+    DEFAULT_SMOOTHING,
+    distinct_directions,
+    resample,
+    resampling_matrix,
+)
+
+SAMPLE_STEP = 1 / 16384
+"""S/b0 lies between 0 and 1, give or take an overshoot: 16-bit steps that are far below noise."""
+
+
+class SampleSphereInputSpec(BaseInterfaceInputSpec):
+    """A scan in template space."""
+
+    image = File(exists=True, mandatory=True, desc="series in template space")
+    gradients = File(exists=True, mandatory=True, desc="gradients rotated into template space")
+    mask = File(exists=True, mandatory=True, desc="brain in template space")
+    nside = traits.Int(4, usedefault=True, desc="HEALPix resolution")
+    shell = traits.Either(None, traits.Float(), desc="b-value asked for")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+
+
+class SampleSphereOutputSpec(TraitedSpec):
+    """Samples and invariants."""
+
+    samples = File(exists=True, desc="S/b0 at the distinct HEALPix points, zero outside the brain")
+    rish = traits.List(File(exists=True), desc="one map per degree")
+    degrees = traits.List(traits.Int(), desc="the degrees of the maps")
+    facts = File(exists=True, desc="what the report says")
+
+
+class SampleSphere(SimpleInterface):
+    """Shell selection, S/b0, spherical RBF resampling and RISH, brain voxels only."""
+
+    input_spec = SampleSphereInputSpec
+    output_spec = SampleSphereOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        folder, nside = Path(runtime.cwd), self.inputs.nside
+        series = read_series(self.inputs.image, self.inputs.gradients)
+        mask, _ = read_mask(self.inputs.mask)
+        shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
+        shell = choose_shell(shells, self.inputs.shell or None)
+        # (voxels, directions): brain voxels only, volume by volume from the mapped file.
+        signal = np.stack([series.data[..., v][mask] for v in shell.volumes], axis=-1)
+        b0 = mean_volume(series.data, shells.b0)[mask]
+        fraction = divide_by_b0(signal, b0)
+        directions = series.bvecs_ras[shell.volumes]
+        matrix = resampling_matrix(directions, distinct_directions(nside))
+        samples = resample(fraction, matrix)
+        back = resample(samples, resampling_matrix(distinct_directions(nside), directions))
+        lmax, degrees = highest_degrees(nside)
+        features = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
+        self._results["samples"] = _write(folder / "healpix.nii", samples, mask, series.affine)
+        self._results["rish"] = [
+            _write(folder / f"rish{degree}.nii", features[:, i], mask, series.affine, scale=None)
+            for i, degree in enumerate(degrees)
+        ]
+        self._results["degrees"] = list(degrees)
+        self._results["facts"] = str(
+            write_facts(
+                folder,
+                {
+                    "b_value": round(shell.b_value, 1),
+                    "directions": shell.n_directions,
+                    "shells": [[round(s.b_value, 1), s.n_directions] for s in shells.shells],
+                    "b0_volumes": int(shells.b0.size),
+                    "nside": nside,
+                    "kernel": DEFAULT_KERNEL,
+                    "smoothing": DEFAULT_SMOOTHING,
+                    "voxels": int(mask.sum()),
+                    "residual_rms": round(float(np.sqrt(np.mean((back - fraction) ** 2))), 5),
+                },
+            )
+        )
+        return runtime
+
+
+def highest_degrees(nside: int) -> tuple[int, tuple[int, ...]]:
+    """Return the degree to fit to and the degrees to map at a HEALPix resolution.
+
+    There are (l + 1)(l + 2) / 2 harmonics of even degree up to l, and 6 nside² distinct points
+    to fit them to; coarse grids allow fewer.
+    """
+    lmax = next(
+        degree for degree in range(LMAX, -1, -2) if (degree + 1) * (degree + 2) / 2 <= 6 * nside**2
+    )
+    return lmax, tuple(degree for degree in DEGREES if degree <= lmax)
+
+
+def _write(
+    path: Path,
+    values: Any,
+    mask: Any,
+    affine: Any,
+    *,
+    scale: float | None = SAMPLE_STEP,
+) -> str:
+    volume = np.zeros((*mask.shape, *values.shape[1:]), np.float32)
+    volume[mask] = values
+    write_image(path, volume, affine, scale=scale)
+    return str(path)
