@@ -29,6 +29,7 @@ group_*
 *_desc-healpix_dwi.json
 *_desc-confounds_timeseries.tsv
 *_desc-confounds_timeseries.json
+*_desc-report_facts.json
 """
 
 
@@ -96,6 +97,7 @@ def write_description(output_dir: Path, bids_dir: Path, *, container: str | None
         "DatasetType": "derivative",
         "GeneratedBy": [generated],
         "SourceDatasets": [{"URL": bids_dir.as_uri()}],
+        "DatasetLinks": {"raw": bids_dir.as_uri()},
     }
     write_json(output_dir / "dataset_description.json", description)
     write_text(output_dir / ".bidsignore", _BIDSIGNORE)

@@ -41,6 +41,12 @@ class DiffusionRun:
         return self.image.name.removesuffix("_dwi.nii.gz").removesuffix("_dwi.nii")
 
     @property
+    def relative_image(self) -> str:
+        """Path of the image within the dataset, as BIDS URIs have it."""
+        top = self.image.parents[1 if self.session is None else 2]
+        return str(self.image.relative_to(top.parent))
+
+    @property
     def phase_encoding(self) -> str | None:
         """BIDS PhaseEncodingDirection: one of i, j, k with an optional minus sign."""
         return self.metadata.get("PhaseEncodingDirection")

@@ -72,7 +72,9 @@ def _run_participant(request: Request) -> int:
     if request.action == "dry-run":
         print(describe_participants(participants, settings))
         return int(not all(participant.usable for participant in participants))
-    raise NotImplementedError
+    from bids_gevnet.cli.participant import run_participants
+
+    return run_participants(request, participants)
 
 
 def _run_group(request: Request) -> int:

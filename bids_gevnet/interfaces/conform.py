@@ -63,6 +63,8 @@ class Conform(SimpleInterface):
                     "shape": list(data.shape),
                     "voxel_mm": np.round(np.diag(conformed.affine)[:3], 4).tolist(),
                     "not_finite": conformed.n_not_finite,
+                    "bvals": bvals.tolist(),
+                    "bvecs_ras": np.round(conformed.bvecs_ras, 5).tolist(),
                 },
             )
         )

@@ -1,0 +1,140 @@
+"""Run the participant level: plan, lock, build, run, and say how it ended."""
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bids_gevnet.bids.derivatives import write_description
+from bids_gevnet.bids.records import Participant
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.cli.environment import prepare_environment
+from bids_gevnet.cli.locks import participants_locked
+from bids_gevnet.cli.parser import Request
+from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
+from bids_gevnet.settings import to_toml
+
+log = logging.getLogger("bids_gevnet")
+
+CONTAINER_TAG = "BIDS_GEVNET_CONTAINER"
+"""Environment variable in which an image states its own tag."""
+
+
+def run_participants(request: Request, participants: Sequence[Participant]) -> int:
+    """Process the participants that can be processed and return the exit code."""
+    work_dir = request.settings.execution.work_dir or request.output_dir / "work"
+    usable = [participant for participant in participants if participant.usable]
+    messages = [
+        f"sub-{participant.label}: {problem}"
+        for participant in participants
+        for problem in participant.problems
+    ]
+    labels = [participant.label for participant in usable]
+    if usable:
+        _make_folders(request.output_dir, work_dir)
+        with participants_locked(request.output_dir / "logs" / "locks", labels):
+            messages += _run(request, usable, work_dir.resolve())
+    _summarise(request, participants, messages)
+    return int(bool(messages))
+
+
+def _make_folders(output_dir: Path, work_dir: Path) -> None:
+    for folder, option in ((output_dir, "OUTPUT_DIR"), (work_dir, "--work-dir")):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            probe = folder / f".write-test-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise InputError(
+                expected=f"a folder that can be written to for {option}",
+                found=f"{folder} ({error.strerror})",
+                remedy="give another folder, or mount it writable",
+            ) from None
+
+
+def _run(request: Request, participants: Sequence[Participant], work_dir: Path) -> list[str]:
+    """Build and run the workflow; return a sentence for each failure."""
+    execution = request.settings.execution
+    threads = min(execution.threads, execution.processes)
+    prepare_environment(work_dir, threads=1)
+    from bids_gevnet.cli.execute import configure, read_failures, run_workflow
+    from bids_gevnet.cli.progress import WorkflowProgress
+    from bids_gevnet.workflows.participant import participant_node_name
+    from bids_gevnet.workflows.scan import STAGES
+
+    crash_dir = work_dir / "crash" / f"run-{os.getpid()}"
+    shutil.rmtree(crash_dir, ignore_errors=True)
+    crash_dir.mkdir(parents=True)
+    write_description(
+        request.output_dir, request.bids_dir, container=os.environ.get(CONTAINER_TAG)
+    )
+    write_text(request.output_dir / "logs" / "settings.toml", to_toml(request.settings))
+    workflow = _build(request, participants, work_dir, threads)
+    configure(workflow, execution, crash_dir=crash_dir)
+    if execution.write_graph:
+        workflow.write_graph(
+            str(request.output_dir / "logs" / "graph.dot"), graph2use="colored", format="svg"
+        )
+    names = {participant_node_name(p.label): f"sub-{p.label}" for p in participants}
+    progress = WorkflowProgress(
+        total=sum(not name.endswith("outputnode") for name in workflow.list_node_names()),
+        participants=names,
+        stages=STAGES,
+    )
+    try:
+        run_workflow(workflow, execution, progress=progress)
+    finally:
+        progress.close()
+    failures = read_failures(crash_dir, names)
+    kept = request.output_dir / "logs"
+    for failure in failures:
+        shutil.copy(failure.crash_file, kept / failure.crash_file.name)
+    if not failures and execution.clean_workdir:
+        shutil.rmtree(work_dir)
+    return [
+        f"{f.participant}: {STAGES.get(f.stage, f.stage)}: {f.message} "
+        f"(details: {kept / f.crash_file.name})"
+        for f in failures
+    ]
+
+
+def _build(
+    request: Request, participants: Sequence[Participant], work_dir: Path, threads: int
+) -> object:
+    from bids_gevnet.interfaces.template import output_grid
+    from bids_gevnet.workflows.participant import init_participants_wf
+    from bids_gevnet.workflows.tools import choose_tools
+
+    settings = request.settings.preprocessing
+    tools = choose_tools(settings)
+    try:
+        return init_participants_wf(
+            participants,
+            output_dir=request.output_dir,
+            work_dir=work_dir,
+            grid=output_grid(settings),
+            settings=settings,
+            tools=tools,
+            threads=threads,
+        )
+    except BidsGevnetError:
+        raise
+    except Exception as error:
+        raise WorkflowBuildError(
+            expected="a workflow for these participants",
+            found=f"{type(error).__name__}: {error}",
+            remedy="report this with the settings in OUTPUT_DIR/logs/settings.toml",
+        ) from error
+
+
+def _summarise(
+    request: Request, participants: Sequence[Participant], messages: Sequence[str]
+) -> None:
+    failed = {message.split(":", 1)[0] for message in messages}
+    done = [p for p in participants if f"sub-{p.label}" not in failed]
+    print(f"{len(done)} of {len(participants)} participants done; output in {request.output_dir}")
+    for message in messages:
+        print(f"bids_gevnet: {message}", file=sys.stderr)

@@ -1,0 +1,172 @@
+r"""Linear registration with ANTs, on arrays with world RAS affines.
+
+ITK works in LPS: :math:`x_\mathrm{LPS} = L x_\mathrm{RAS}`, L = diag(-1, -1, 1, 1). It returns the
+map from fixed to moving points, :math:`x_m = C(x_f - c) + c + t`; this module returns its inverse
+in RAS, ``moving_to_fixed``: where a point of the moving image lies in the fixed one.
+
+The result is the same on every run: the seed is fixed, and with one thread sums are taken in one
+order. A start other than the identity is written into the header of the moving image, so nothing
+but the answer passes through a (temporary) file.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.errors import ParticipantError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+_SEED = 20
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a registration runs, from coarse to fine.
+
+    Attributes
+    ----------
+    kind : str
+        "Rigid" or "Affine".
+    metric : str
+        "MI", "CC", "GC" or "MeanSquares"; ``parameter`` is its number of bins or radius.
+    sampling : float
+        Fraction of voxels the metric looks at; 1 takes all.
+    iterations, shrink, smoothing_mm : tuple
+        One entry per level.
+    step : float
+        Gradient step.
+    """
+
+    kind: str
+    metric: str
+    parameter: int
+    sampling: float
+    iterations: tuple[int, ...]
+    shrink: tuple[int, ...]
+    smoothing_mm: tuple[float, ...]
+    step: float = 0.1
+    tolerance: float = 1e-6
+    window: int = 10
+
+
+def limit_itk_threads(n_threads: int = 1) -> None:
+    """Tell ITK how many threads it may use; it asks once, so call this before anything else.
+
+    A user's own setting is kept.
+    """
+    os.environ.setdefault("ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS", str(n_threads))
+
+
+def to_ants_image(data: NDArray[Any], affine: NDArray[np.float64]) -> Any:
+    """Wrap an array as an ANTs image with the right geometry.
+
+    Parameters
+    ----------
+    data : (X, Y, Z) array
+    affine : (4, 4) array
+        Voxel to world RAS.
+
+    Returns
+    -------
+    image : ants.ANTsImage
+    """
+    limit_itk_threads()
+    import ants
+
+    lps = _LPS @ affine
+    spacing = np.linalg.norm(lps[:3, :3], axis=0)
+    return ants.from_numpy(
+        np.ascontiguousarray(data, dtype=np.float32),
+        origin=lps[:3, 3].tolist(),
+        spacing=spacing.tolist(),
+        direction=lps[:3, :3] / spacing,
+    )
+
+
+def read_itk_matrix(path: str | Path) -> NDArray[np.float64]:
+    """Read an ITK matrix transform as a 4 x 4 RAS matrix from fixed to moving points."""
+    import ants
+
+    transform = ants.read_transform(str(path))
+    parameters = np.asarray(transform.parameters, dtype=np.float64)
+    centre = np.asarray(transform.fixed_parameters, dtype=np.float64)
+    lps = np.eye(4)
+    lps[:3, :3] = parameters[:9].reshape(3, 3)
+    lps[:3, 3] = parameters[9:] + centre - lps[:3, :3] @ centre
+    return np.asarray(_LPS @ lps @ _LPS)
+
+
+def register(
+    fixed: Any,
+    moving: NDArray[Any],
+    moving_affine: NDArray[np.float64],
+    schedule: Schedule,
+    *,
+    start: NDArray[np.float64] | None = None,
+    fixed_mask: Any = None,
+) -> NDArray[np.float64]:
+    """Register one volume to another.
+
+    Parameters
+    ----------
+    fixed : ants.ANTsImage
+        From :func:`to_ants_image`; made once for many moving volumes.
+    moving : (X, Y, Z) array
+    moving_affine : (4, 4) array
+        Voxel to world RAS.
+    schedule : Schedule
+    start : (4, 4) array, optional
+        First guess of ``moving_to_fixed``, without shear.
+    fixed_mask : ants.ANTsImage, optional
+        Where the metric looks.
+
+    Returns
+    -------
+    moving_to_fixed : (4, 4) array
+        World RAS, mm.
+    """
+    import ants
+    from ants.internal import get_pointer_string
+
+    guess = np.eye(4) if start is None else start
+    image = to_ants_image(moving, guess @ moving_affine)
+    with tempfile.TemporaryDirectory(prefix="bids_gevnet-") as folder:
+        prefix = str(Path(folder) / "reg")
+        strategy = "None" if schedule.sampling >= 1 else "Regular"
+        metric = (
+            f"{schedule.metric}[{get_pointer_string(fixed)},{get_pointer_string(image)},1,"
+            f"{schedule.parameter},{strategy},{min(schedule.sampling, 1.0)}]"
+        )
+        arguments = [
+            *("-d", "3", "-r", "identity", "-m", metric),
+            *("-t", f"{schedule.kind}[{schedule.step}]"),
+            *("-c", f"[{_levels(schedule.iterations)},{schedule.tolerance},{schedule.window}]"),
+            *("-f", _levels(schedule.shrink), "-s", f"{_levels(schedule.smoothing_mm)}mm"),
+            *("-u", "0", "-z", "1", "--float", "1", "--random-seed", str(_SEED)),
+            *("-o", prefix, "-v", "0"),
+        ]
+        if fixed_mask is not None:
+            arguments += ["-x", f"[{get_pointer_string(fixed_mask)},NA]"]
+        try:
+            ants.registration(arguments, None)
+        except RuntimeError as error:
+            raise ParticipantError(
+                expected="two volumes that ANTs can register",
+                found=str(error),
+                remedy="look at the volumes; a wrong header or an empty volume is likely",
+            ) from error
+        fixed_to_moving = read_itk_matrix(f"{prefix}0GenericAffine.mat")
+    return np.asarray(np.linalg.inv(fixed_to_moving) @ guess)
+
+
+def _levels(values: tuple[float, ...]) -> str:
+    return "x".join(f"{value:g}" for value in values)

@@ -1,0 +1,217 @@
+r"""Gradient tables: FSL's convention, world RAS, and what transforms do to them.
+
+A bvec file holds directions in voxel axes, with the first component negated when the affine has
+a positive determinant (FSL stores radiologically). With A the 3 x 3 part of the affine,
+:math:`\hat A` the orthogonal matrix nearest to its columns scaled to length 1, and F = diag(-1, 1,
+1) if det A > 0, else the identity:
+
+.. math:: g_\mathrm{RAS} = \hat A F g_\mathrm{FSL}.
+
+A point transform x' = M x + t of the image turns directions by the rotation of its polar
+decomposition, M = Q P with Q orthogonal and P symmetric positive; for a reflection Q is improper,
+which is right, because g and -g are the same measurement. Lengths (b-values) never change.
+
+In the code: g_RAS is ``bvecs_ras``, g_FSL is ``bvecs_fsl``; tables are (n, 3), b0 volumes have a
+zero row. World is RAS+ in mm.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.errors import ParticipantError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def polar_rotation(matrix: ArrayLike) -> NDArray[np.float64]:
+    """Return the orthogonal factor Q of the polar decomposition M = Q P.
+
+    Parameters
+    ----------
+    matrix : (..., 3, 3) or (..., 4, 4) array
+        Linear or homogeneous transforms.
+
+    Returns
+    -------
+    rotation : (..., 3, 3) array
+        Orthogonal; improper where the transform reflects.
+    """
+    linear = np.asarray(matrix, dtype=np.float64)[..., :3, :3]
+    left, stretch, right = np.linalg.svd(linear)
+    if np.any(stretch[..., -1] <= 1e-9 * stretch[..., 0]):
+        raise ParticipantError(
+            expected="an affine that can be inverted",
+            found=f"singular values {np.array2string(stretch, precision=3)}",
+            remedy="repair the header of the image",
+        )
+    return np.asarray(left @ right)
+
+
+def voxel_sizes(affine: ArrayLike) -> NDArray[np.float64]:
+    """Return the voxel size in mm along each voxel axis.
+
+    Returns
+    -------
+    sizes_mm : (3,) array
+    """
+    return np.asarray(np.linalg.norm(np.asarray(affine, dtype=np.float64)[:3, :3], axis=0))
+
+
+def axis_directions(affine: ArrayLike) -> NDArray[np.float64]:
+    """Return the world directions of the voxel axes, made orthogonal.
+
+    Returns
+    -------
+    directions : (3, 3) array
+        Column i is the direction of voxel axis i.
+    """
+    matrix = np.asarray(affine, dtype=np.float64)[:3, :3]
+    sizes = voxel_sizes(affine)
+    if not np.all(np.isfinite(matrix)) or np.any(sizes <= 0):
+        raise ParticipantError(
+            expected="an affine with three finite voxel axes",
+            found=np.array2string(matrix, precision=3),
+            remedy="repair the header of the image",
+        )
+    return polar_rotation(matrix / sizes)
+
+
+def _fsl_flip(affine: ArrayLike) -> NDArray[np.float64]:
+    positive = np.linalg.det(np.asarray(affine, dtype=np.float64)[:3, :3]) > 0
+    return np.array([-1.0 if positive else 1.0, 1.0, 1.0])
+
+
+def bvecs_fsl_to_ras(bvecs_fsl: ArrayLike, affine: ArrayLike) -> NDArray[np.float64]:
+    """Turn directions of a bvec file into world RAS.
+
+    Parameters
+    ----------
+    bvecs_fsl : (n, 3) array
+        Rows as in the bvec file of the image.
+    affine : (4, 4) array
+        Voxel to world RAS of the same image.
+
+    Returns
+    -------
+    bvecs_ras : (n, 3) array
+    """
+    table = np.asarray(bvecs_fsl, dtype=np.float64)
+    return np.asarray((table * _fsl_flip(affine)) @ axis_directions(affine).T)
+
+
+def bvecs_ras_to_fsl(bvecs_ras: ArrayLike, affine: ArrayLike) -> NDArray[np.float64]:
+    """Turn world RAS directions into those of a bvec file for an image with this affine.
+
+    Parameters
+    ----------
+    bvecs_ras : (n, 3) array
+    affine : (4, 4) array
+
+    Returns
+    -------
+    bvecs_fsl : (n, 3) array
+    """
+    table = np.asarray(bvecs_ras, dtype=np.float64)
+    return np.asarray((table @ axis_directions(affine)) * _fsl_flip(affine))
+
+
+def rotate_bvecs(bvecs_ras: ArrayLike, transforms: ArrayLike) -> NDArray[np.float64]:
+    """Turn directions along with an image that is transformed.
+
+    Parameters
+    ----------
+    bvecs_ras : (n, 3) array
+        World directions before the transform.
+    transforms : (4, 4) or (n, 4, 4) array
+        World to world, from the space the directions are in to the new one: one for all
+        volumes, or one per volume (motion).
+
+    Returns
+    -------
+    bvecs_ras : (n, 3) array
+        World directions in the new space.
+    """
+    table = np.asarray(bvecs_ras, dtype=np.float64)
+    rotation = np.broadcast_to(polar_rotation(transforms), (len(table), 3, 3))
+    return np.asarray(np.einsum("nij,nj->ni", rotation, table))
+
+
+def check_table(
+    bvals: ArrayLike, bvecs: ArrayLike, n_volumes: int, *, b0_threshold: float = 50.0
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
+    """Check a gradient table and bring it into one form.
+
+    Parameters
+    ----------
+    bvals : (n,) array
+        s/mm².
+    bvecs : (3, n) or (n, 3) array
+        As read from the bvec file; NaN is allowed for b0 volumes.
+    n_volumes : int
+        Volumes in the image.
+    b0_threshold : float
+        Volumes with at most this b-value are b0s and need no direction.
+
+    Returns
+    -------
+    bvals : (n,) array
+    bvecs : (n, 3) array
+        Unit vectors; zero for b0 volumes and unusable ones.
+    usable : (n,) array of bool
+        False for diffusion-weighted volumes without a direction: scanners store their averaged
+        trace images so.
+    """
+    b = np.asarray(bvals, dtype=np.float64).ravel()
+    table = np.atleast_2d(np.asarray(bvecs, dtype=np.float64))
+    if table.shape[0] == 3 and table.shape != (n_volumes, 3):
+        table = table.T
+    if b.shape != (n_volumes,) or table.shape != (n_volumes, 3):
+        raise ParticipantError(
+            expected=f"{n_volumes} b-values and 3 x {n_volumes} direction components",
+            found=f"{b.size} b-values and a table of shape {table.shape}",
+            remedy="make the bval and bvec files match the image",
+        )
+    if not np.all(np.isfinite(b)) or np.any(b < 0):
+        raise ParticipantError(
+            expected="finite, non-negative b-values",
+            found=np.array2string(b[~np.isfinite(b) | (b < 0)], threshold=5),
+            remedy="repair the bval file",
+        )
+    weighted = b > b0_threshold
+    norms = np.linalg.norm(table, axis=1)
+    has_direction = np.isfinite(norms) & (norms > 1e-3)
+    # Rounding to few digits leaves a per cent or two; anything else is not a table of directions.
+    odd = weighted & has_direction & (np.abs(norms - 1) > 0.1)
+    if np.any(odd):
+        raise ParticipantError(
+            expected="gradient directions of length 1",
+            found=f"{int(odd.sum())} others, lengths {norms[odd].min():.3g} to "
+            f"{norms[odd].max():.3g}",
+            remedy="repair the bvec file (b-values belong in the bval file only)",
+        )
+    unit = np.zeros_like(table)
+    keep = weighted & has_direction
+    unit[keep] = table[keep] / norms[keep, None]
+    return b, unit, ~weighted | has_direction
+
+
+def direction_angle_deg(
+    first: NDArray[np.floating[Any]], second: NDArray[np.floating[Any]]
+) -> NDArray[np.float64]:
+    """Return the angle between axes (sign does not matter), in degrees.
+
+    Parameters
+    ----------
+    first, second : (..., 3) array
+
+    Returns
+    -------
+    angle_deg : (...) array
+        From 0 to 90.
+    """
+    cross = np.linalg.norm(np.cross(first, second), axis=-1)
+    return np.asarray(np.degrees(np.arctan2(cross, np.abs(np.sum(first * second, axis=-1)))))

@@ -1,0 +1,254 @@
+r"""Head motion without FSL: ANTs rigid registration of every volume.
+
+Transforms are 4 x 4 in world mm and lead from volume k as it was acquired to the reference, the
+first b0: :math:`x_\mathrm{ref} = T_k x_k`. Gradients turn with them
+(:func:`bids_gevnet.dwi.gradients.rotate_bvecs`), and data are interpolated once, through
+:math:`T_k` and whatever follows (:mod:`bids_gevnet.dwi.interpolation`).
+
+b0s are registered to the first b0. Diffusion-weighted volumes have another contrast, different
+for every direction, so each goes to the mean of its shell, which is made sharper by a second
+pass; the shell mean itself then goes to the mean b0, once. Mutual information throughout.
+Rigid motion is all this corrects: no eddy currents, no susceptibility, no lost slices. The report
+says so.
+
+Framewise displacement is Power's: the sum of absolute changes of the six parameters, rotations as
+arcs on a sphere of 50 mm.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.dwi.ants_linear import Schedule, limit_itk_threads, register, to_ants_image
+from bids_gevnet.dwi.interpolation import coarsen, resample_series
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from bids_gevnet.dwi.shells import Shells
+
+HEAD_RADIUS_MM = 50.0
+LARGEST_MOTION_MM = 40.0
+"""Mean displacement on the head sphere above which a registration failed rather than found."""
+
+FIRST_PASS_MM = 4.0
+SECOND_PASS_MM = 3.0
+FIRST_PASS = Schedule("Rigid", "MI", 32, 0.3, (50, 30), (2, 1), (4.0, 0.0))
+SECOND_PASS = Schedule("Rigid", "MI", 32, 0.3, (30,), (1,), (0.0,))
+
+_FEWEST_VOXELS = 8
+"""An axis with fewer voxels does not determine rotations about the others."""
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Rigid motion of a series.
+
+    Attributes
+    ----------
+    transforms : (n, 4, 4) array
+        Volume to reference, world mm.
+    failed : (n,) array of bool
+        Volumes whose registration ended somewhere impossible; they keep the identity.
+    note : str
+        What a reader of the report should know; empty when all went well.
+    """
+
+    transforms: NDArray[np.float64]
+    failed: NDArray[np.bool_]
+    note: str = ""
+
+
+def estimate_motion(
+    data: NDArray[Any], affine: NDArray[np.float64], shells: Shells, *, n_procs: int = 1
+) -> Motion:
+    """Estimate the motion of every volume relative to the first b0.
+
+    Parameters
+    ----------
+    data : (X, Y, Z, n) array
+    affine : (4, 4) array
+        Voxel to world RAS.
+    shells : Shells
+        From :func:`bids_gevnet.dwi.shells.find_shells`; without b0 the first shell is the
+        reference.
+    n_procs : int
+        Volumes that are registered at the same time; the result does not depend on it.
+
+    Returns
+    -------
+    motion : Motion
+    """
+    count = data.shape[3]
+    transforms = np.broadcast_to(np.eye(4), (count, 4, 4)).copy()
+    if min(data.shape[:3]) < _FEWEST_VOXELS:
+        note = f"motion was not estimated: an axis has fewer than {_FEWEST_VOXELS} voxels"
+        return Motion(transforms, np.zeros(count, bool), note)
+    coarse = {
+        voxel_mm: [coarsen(data[..., k], affine, voxel_mm) for k in range(count)]
+        for voxel_mm in (FIRST_PASS_MM, SECOND_PASS_MM)
+    }
+    groups = [group for group in (shells.b0, *(s.volumes for s in shells.shells)) if group.size]
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(n_procs, context) if n_procs > 1 else None
+    try:
+        for position, group in enumerate(groups):
+            transforms[group] = _align_group(coarse, group, pool, to_first=position == 0)
+        _link_groups(coarse, groups, transforms)
+    finally:
+        if pool is not None:
+            pool.shutdown()
+    # The first volume of the first group is the reference by definition.
+    transforms = np.linalg.inv(transforms[groups[0][0]]) @ transforms
+    failed = displacement_mm(transforms) > LARGEST_MOTION_MM
+    transforms[failed] = np.eye(4)
+    listed = ", ".join(map(str, np.flatnonzero(failed)))
+    note = f"registration failed for volumes {listed}; left as they were" if listed else ""
+    return Motion(transforms, failed, note)
+
+
+_Coarse = dict[float, list[tuple["NDArray[np.float32]", "NDArray[np.float64]"]]]
+
+
+def _align_group(
+    coarse: _Coarse,
+    group: NDArray[np.intp],
+    pool: ProcessPoolExecutor | None,
+    *,
+    to_first: bool,
+) -> NDArray[np.float64]:
+    """Align volumes of one contrast: to the first, or to their mean; then to the new mean."""
+    found = np.broadcast_to(np.eye(4), (len(group), 4, 4)).copy()
+    if len(group) == 1:
+        return found
+    for voxel_mm, schedule in ((FIRST_PASS_MM, FIRST_PASS), (SECOND_PASS_MM, SECOND_PASS)):
+        volumes = [coarse[voxel_mm][k][0] for k in group]
+        affine = coarse[voxel_mm][int(group[0])][1]
+        if schedule is FIRST_PASS and to_first:
+            target = volumes[0]
+        else:
+            target = _mean_aligned(volumes, affine, found)
+        found = _register_all(target, volumes, affine, found, schedule, pool)
+    return found
+
+
+def _mean_aligned(
+    volumes: Sequence[NDArray[np.float32]],
+    affine: NDArray[np.float64],
+    transforms: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    shape = volumes[0].shape
+    aligned = resample_series(
+        np.stack(volumes, axis=-1), affine, transforms, (shape[0], shape[1], shape[2]), affine
+    )
+    return np.asarray(aligned.mean(axis=-1))
+
+
+def _register_all(
+    target: NDArray[np.float32],
+    volumes: Sequence[NDArray[np.float32]],
+    affine: NDArray[np.float64],
+    starts: NDArray[np.float64],
+    schedule: Schedule,
+    pool: ProcessPoolExecutor | None,
+) -> NDArray[np.float64]:
+    tasks = [
+        (target, volume, affine, start, schedule)
+        for volume, start in zip(volumes, starts, strict=True)
+    ]
+    results = map(_register_one, tasks) if pool is None else pool.map(_register_one, tasks)
+    return np.stack(list(results))
+
+
+def _register_one(
+    task: tuple[
+        NDArray[np.float32],
+        NDArray[np.float32],
+        NDArray[np.float64],
+        NDArray[np.float64],
+        Schedule,
+    ],
+) -> NDArray[np.float64]:
+    limit_itk_threads()
+    target, volume, affine, start, schedule = task
+    if not np.any(volume > 0) or not np.any(target > 0):
+        return start  # an empty volume has no position
+    return register(to_ants_image(target, affine), volume, affine, schedule, start=start)
+
+
+def _link_groups(
+    coarse: _Coarse, groups: Sequence[NDArray[np.intp]], transforms: NDArray[np.float64]
+) -> None:
+    """Bring the mean of each further group to that of the first, in place."""
+    volumes = coarse[SECOND_PASS_MM]
+    affine = volumes[0][1]
+    means = [
+        _mean_aligned([volumes[k][0] for k in group], affine, transforms[group])
+        for group in groups
+    ]
+    for group, mean in zip(groups[1:], means[1:], strict=True):
+        for schedule in (FIRST_PASS,):
+            link = _register_one((means[0], mean, affine, np.eye(4), schedule))
+        transforms[group] = link @ transforms[group]
+
+
+def rigid_parameters(transforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return translations in mm and rotations about x, y and z in radians.
+
+    Parameters
+    ----------
+    transforms : (n, 4, 4) array
+        Rigid, world mm; translations are those of the world origin, which conforming puts in
+        the centre of the volume.
+
+    Returns
+    -------
+    parameters : (n, 6) array
+    """
+    from scipy.spatial.transform import Rotation
+
+    angles = Rotation.from_matrix(transforms[:, :3, :3]).as_euler("xyz")
+    return np.concatenate([transforms[:, :3, 3], angles], axis=1)
+
+
+def framewise_displacement(parameters: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return Power's framewise displacement in mm.
+
+    Parameters
+    ----------
+    parameters : (n, 6) array
+        Translations in mm, rotations in radians.
+
+    Returns
+    -------
+    displacement_mm : (n,) array
+        0 for the first volume.
+    """
+    scaled = parameters * np.array([1, 1, 1, *[HEAD_RADIUS_MM] * 3])
+    return np.asarray(np.sum(np.abs(np.diff(scaled, axis=0, prepend=scaled[:1])), axis=1))
+
+
+def displacement_mm(transforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far a transform moves points of the head, root mean square.
+
+    On a ball of radius r around the origin, with M = T - 1: the mean of |M x + t|² is
+    |t|² + r²/5 trace(M^T M).
+
+    Parameters
+    ----------
+    transforms : (n, 4, 4) array
+
+    Returns
+    -------
+    displacement_mm : (n,) array
+    """
+    difference = transforms[..., :3, :3] - np.eye(3)
+    spread = np.sum(np.square(difference), axis=(-2, -1)) * HEAD_RADIUS_MM**2 / 5
+    return np.asarray(np.sqrt(spread + np.sum(np.square(transforms[..., :3, 3]), axis=-1)))

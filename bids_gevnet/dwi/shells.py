@@ -1,0 +1,188 @@
+"""b-values into shells, the choice of one, and the signal as a fraction of b0.
+
+Scanners write jittered b-values (995, 1000, 1005, or 950 to 1050) and b0s of b = 1 or 5. A
+shell here is a run of sorted b-values without a gap wider than ``tolerance``; everything up to
+``b0_threshold`` is b0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.errors import ParticipantError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+B0_THRESHOLD = 50.0
+SHELL_TOLERANCE = 100.0
+PREFERRED_B = 1000.0
+"""The paper pools clinical scans, most of them at b = 1000, and learning needs the same b from
+everyone: so by default the shell nearest to it is taken, not the one with most directions."""
+
+MIN_DIRECTIONS = 6
+ENOUGH_DIRECTIONS = 15
+"""Directions that make a shell a sensible default: those of spherical harmonics of degree 4."""
+
+
+@dataclass(frozen=True)
+class Shell:
+    """One shell: its mean b-value and the volumes on it."""
+
+    b_value: float
+    volumes: NDArray[np.intp]
+
+    @property
+    def n_directions(self) -> int:
+        """Number of volumes on the shell."""
+        return int(self.volumes.size)
+
+    def __str__(self) -> str:
+        return f"b = {self.b_value:.0f} ({self.n_directions} directions)"
+
+
+@dataclass(frozen=True)
+class Shells:
+    """The b0 volumes and the shells of a scan, in increasing order of b."""
+
+    b0: NDArray[np.intp]
+    shells: tuple[Shell, ...]
+
+    def __str__(self) -> str:
+        listed = ", ".join(map(str, self.shells)) or "no diffusion weighting"
+        return f"{self.b0.size} b0, {listed}"
+
+
+def find_shells(
+    bvals: ArrayLike,
+    *,
+    usable: NDArray[np.bool_] | None = None,
+    b0_threshold: float = B0_THRESHOLD,
+    tolerance: float = SHELL_TOLERANCE,
+) -> Shells:
+    """Sort volumes into b0s and shells.
+
+    Parameters
+    ----------
+    bvals : (n,) array
+        s/mm².
+    usable : (n,) array of bool, optional
+        Volumes to consider, as :func:`bids_gevnet.dwi.gradients.check_table` returns.
+    b0_threshold : float
+        Highest b-value of a b0 volume.
+    tolerance : float
+        A gap in the sorted b-values wider than this starts another shell.
+
+    Returns
+    -------
+    shells : Shells
+    """
+    b = np.asarray(bvals, dtype=np.float64)
+    keep = np.ones(b.shape, bool) if usable is None else usable
+    weighted = np.flatnonzero((b > b0_threshold) & keep)
+    order = weighted[np.argsort(b[weighted], kind="stable")]
+    breaks = np.flatnonzero(np.diff(b[order]) > tolerance) + 1
+    groups = [np.sort(group) for group in np.split(order, breaks) if group.size]
+    return Shells(
+        b0=np.flatnonzero((b <= b0_threshold) & keep),
+        shells=tuple(Shell(float(b[group].mean()), group) for group in groups),
+    )
+
+
+def choose_shell(
+    shells: Shells, wanted: float | None = None, *, tolerance: float = SHELL_TOLERANCE
+) -> Shell:
+    """Choose the shell that is put on the sphere.
+
+    Parameters
+    ----------
+    shells : Shells
+    wanted : float, optional
+        b-value asked for; it must lie within ``tolerance`` of a shell. Without it, of the shells
+        with at least 15 directions (or, if there is none, with at least 6) the one nearest to
+        b = 1000 is taken, and of two equally near the one with more directions.
+    tolerance : float
+
+    Returns
+    -------
+    shell : Shell
+    """
+    if not shells.b0.size:
+        raise ParticipantError(
+            expected="at least one b0 volume",
+            found=str(shells),
+            remedy="raise --b0-threshold if low b-values stand for b0, or leave this scan out",
+        )
+    fit = [shell for shell in shells.shells if shell.n_directions >= MIN_DIRECTIONS]
+    if wanted is not None:
+        fit = [shell for shell in fit if abs(shell.b_value - wanted) <= tolerance]
+        expected = f"a shell near b = {wanted:.0f} with at least {MIN_DIRECTIONS} directions"
+    else:
+        expected = f"a shell with at least {MIN_DIRECTIONS} directions"
+        fit = [shell for shell in fit if shell.n_directions >= ENOUGH_DIRECTIONS] or fit
+    if not fit:
+        raise ParticipantError(
+            expected=expected,
+            found=str(shells),
+            remedy="choose one of these with --shell, or leave this scan out",
+        )
+    target = PREFERRED_B if wanted is None else wanted
+    return min(fit, key=lambda shell: (abs(shell.b_value - target), -shell.n_directions))
+
+
+def mean_volume(data: NDArray[np.floating[Any]], volumes: NDArray[np.intp]) -> NDArray[np.float32]:
+    """Return the mean of some volumes, without a copy of all of them.
+
+    Parameters
+    ----------
+    data : (..., n) array
+    volumes : (k,) array of int
+
+    Returns
+    -------
+    mean : (...) array of float32
+    """
+    total = np.zeros(data.shape[:-1], np.float64)
+    for volume in volumes:
+        total += data[..., volume]
+    return (total / len(volumes)).astype(np.float32)
+
+
+def divide_by_b0(
+    signal: NDArray[np.floating[Any]],
+    b0: NDArray[np.floating[Any]],
+    *,
+    clip: tuple[float, float] = (0.0, 1.0),
+    floor: float = 1e-3,
+) -> NDArray[np.float32]:
+    """Return S/b0, with every value finite and inside ``clip``.
+
+    Parameters
+    ----------
+    signal : (..., n) array
+        Diffusion-weighted volumes.
+    b0 : (...) array
+        Mean b0.
+    clip : (float, float)
+        A free signal cannot gain from diffusion weighting: values above 1 are noise or
+        misalignment, and are clipped as the harmonisation software the paper used does.
+    floor : float
+        Voxels with a b0 below this fraction of the 99th percentile have no signal: they become
+        the lower clip.
+
+    Returns
+    -------
+    fraction : (..., n) array of float32
+    """
+    reference = np.nan_to_num(b0, nan=0.0, posinf=0.0, neginf=0.0).astype(np.float32)
+    positive = reference[reference > 0]
+    threshold = floor * np.percentile(positive, 99) if positive.size else np.inf
+    inverse = np.zeros_like(reference)
+    np.divide(1.0, reference, out=inverse, where=reference > threshold)
+    fraction = signal.astype(np.float32)
+    fraction *= inverse[..., None]
+    np.nan_to_num(fraction, copy=False, nan=clip[0], posinf=clip[0], neginf=clip[0])
+    return np.clip(fraction, *clip, out=fraction)

@@ -1,0 +1,196 @@
+r"""The design matrix of RISH-GLM, and what it can tell apart.
+
+For scan i from site s(i), with diagnosis d(i) and covariates a_k(i),
+
+.. math:: y_i = \beta_{s(i)} + \gamma_{d(i)} + \sum_k \alpha_k a_k(i) + e_i,
+
+in the code ``matrix`` (one row a scan): one indicator column for each site and no constant, then
+centred indicators of all diagnoses but the first, then centred covariates. So beta_s is the mean
+of site s for a person with the cohort's mean diagnosis and covariates.
+
+The difference beta_s - beta_t is *estimable* if the contrast c = e_s - e_t lies in the row space
+of the matrix X, that is c = c X^+ X. Where every participant of a site has a diagnosis that no
+other site has, it is not: site and diagnosis are one thing there, and no statistics separate
+them. `Design.components` are the sets of sites whose differences are estimable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+Value = float | str | None
+MIN_RESIDUAL_DOF = 3
+"""Residual degrees of freedom below which no covariate is added: the variance needs some."""
+
+_STRONG_ASSOCIATION = 0.5  # Cramér's V; 1 means one determines the other
+_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class Design:
+    """Design matrix with what it holds.
+
+    Parameters
+    ----------
+    matrix : (n_scans, n_columns) array
+        The first ``len(sites)`` columns are the sites' indicators.
+    sites : tuple of str
+        Sorted names.
+    components : tuple of tuples of str
+        Sites that can be compared with each other, largest set first.
+    columns : tuple of str
+        What the other columns are.
+    association : float
+        Cramér's V of site and diagnosis; 0 if there is only one of either.
+    warnings : tuple of str
+        Sentences for the reader.
+    """
+
+    matrix: NDArray[np.float64]
+    sites: tuple[str, ...]
+    components: tuple[tuple[str, ...], ...]
+    columns: tuple[str, ...]
+    association: float
+    warnings: tuple[str, ...] = field(default=())
+
+
+def build_design(
+    sites: Sequence[str],
+    groups: Sequence[str | None] | None = None,
+    covariates: Mapping[str, Sequence[Value]] | None = None,
+) -> Design:
+    """Make the design matrix and find out which sites can be compared.
+
+    Parameters
+    ----------
+    sites : sequence of str
+        Site of each scan.
+    groups : sequence of str or None
+        Diagnosis of each scan, to be kept apart from the site.
+    covariates : mapping of name to sequence
+        Numbers, or words for categories; None where missing. One that leaves sites that could be
+        compared without it no longer comparable is left out, with a warning.
+    """
+    names = tuple(sorted(set(sites)))
+    matrix = np.array([[float(site == name) for name in names] for site in sites])
+    alone = _components(matrix, names)
+    columns: list[str] = []
+    warnings: list[str] = []
+    association = 0.0
+    if groups is not None and len(set(groups)) > 1:
+        block, labels, _ = _encode("diagnosis", groups)
+        matrix = np.hstack([matrix, block])
+        columns += labels
+        association = cramers_v(sites, [str(g) for g in groups])
+        warnings += _confounding(names, sites, groups, _components(matrix, names), association)
+    components = _components(matrix, names) if columns else alone
+    for name, values in (covariates or {}).items():
+        block, labels, missing = _encode(name, values)
+        wider = np.hstack([matrix, block])
+        if not labels:
+            warnings.append(f"{name} is the same for everybody or unknown: not in the model.")
+        elif len(wider) - np.linalg.matrix_rank(wider) < MIN_RESIDUAL_DOF:
+            warnings.append(f"Too few scans to account for {name} in the harmonisation.")
+        elif _components(wider, names) != components:
+            warnings.append(
+                f"{name} cannot be separated from the site: harmonisation does not account for it."
+            )
+        else:
+            matrix = wider
+            columns += labels
+            if missing:
+                warnings.append(f"{name} is missing for {missing} scans: the mean stands in.")
+    return Design(matrix, names, components, tuple(columns), association, tuple(warnings))
+
+
+def cramers_v(first: Sequence[str], second: Sequence[str]) -> float:
+    """Association of two categories, 0 (none) to 1 (one determines the other)."""
+    from scipy.stats import contingency
+
+    rows, columns = sorted(set(first)), sorted(set(second))
+    if len(rows) < 2 or len(columns) < 2:
+        return 0.0
+    table = np.zeros((len(rows), len(columns)), dtype=int)
+    for a, b in zip(first, second, strict=True):
+        table[rows.index(a), columns.index(b)] += 1
+    return float(contingency.association(table, method="cramer"))
+
+
+def _encode(name: str, values: Sequence[Value]) -> tuple[NDArray[np.float64], list[str], int]:
+    """Centred columns of one covariate, their names, and how many values are missing."""
+    known = [value for value in values if value is not None]
+    missing = len(values) - len(known)
+    if len(set(known)) < 2:
+        return np.empty((len(values), 0)), [], missing
+    if all(isinstance(value, (int, float)) for value in known):
+        column = np.array([np.nan if v is None else float(v) for v in values])
+        column = (column - np.nanmean(column)) / np.nanstd(column)
+        return np.nan_to_num(column)[:, None], [name], missing
+    levels = sorted({str(value) for value in known})[1:]
+    block = np.array([[float(str(v) == level) for level in levels] for v in values])
+    present = np.array([value is not None for value in values])
+    block -= block[present].mean(axis=0)
+    block[~present] = 0.0
+    return block, [f"{name}: {level}" for level in levels], missing
+
+
+def _components(
+    matrix: NDArray[np.float64], names: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Find the sets of sites whose differences are estimable, an equivalence relation."""
+    projector = np.linalg.pinv(matrix) @ matrix
+    components: list[list[int]] = []
+    for site in range(len(names)):
+        for component in components:
+            contrast = np.zeros(matrix.shape[1])
+            contrast[site], contrast[component[0]] = 1.0, -1.0
+            if np.abs(contrast @ projector - contrast).max() < _TOLERANCE * len(matrix):
+                component.append(site)
+                break
+        else:
+            components.append([site])
+    count = matrix[:, : len(names)].sum(axis=0)
+    components.sort(key=lambda c: (-len(c), -count[c].sum(), c))
+    return tuple(tuple(names[i] for i in component) for component in components)
+
+
+def _confounding(
+    names: tuple[str, ...],
+    sites: Sequence[str],
+    groups: Sequence[str | None],
+    components: tuple[tuple[str, ...], ...],
+    association: float,
+) -> list[str]:
+    """Say where site and diagnosis are one thing, or nearly."""
+    if len(names) < 2:
+        return []
+    if len(components) > 1:
+        apart = [site for component in components[1:] for site in component]
+        if len(components[0]) == 1:
+            apart = list(names)
+        held = {
+            site: sorted({str(g) for s, g in zip(sites, groups, strict=True) if s == site})
+            for site in apart
+        }
+        listed = "; ".join(f"{site}: {', '.join(held[site])}" for site in apart)
+        sentence = (
+            "Site and diagnosis cannot be separated: no other site shares the diagnoses of "
+            f"{listed}. These sites are not harmonised, because that would remove or invent "
+            "differences between diagnoses, and a classifier may learn the scanner instead."
+        )
+        return [sentence]
+    if association > _STRONG_ASSOCIATION:
+        sentence = (
+            f"Site and diagnosis are strongly associated (Cramér's V = {association:.2f}): "
+            "differences between diagnoses may be differences between scanners."
+        )
+        return [sentence]
+    return []

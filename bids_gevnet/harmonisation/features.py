@@ -1,0 +1,74 @@
+r"""What the harmonisation model sees of a scan: the logarithm of smoothed RISH maps.
+
+.. math:: y_l(v) = \log \frac{(G * M \cdot \mathrm{RISH}_l)(v)}{(G * M)(v)}
+
+with M the brain mask and G a Gaussian (``fwhm_mm`` wide). Smoothing inside the mask comes before
+the logarithm: the logarithm of an energy near zero is mostly noise, that of the mean energy
+around a voxel is not, and smoothing the data of a linear model is the same as smoothing its
+coefficients, so the model's own standard errors are right for the smooth maps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.harmonisation.rish import DEGREES, rish_features
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FWHM_MM = 15.0
+_FLOOR = 1e-9  # energy of a signal of about 1e-5: far below any noise
+_ENOUGH = 0.05  # part of the window inside the mask below which there is nothing to average
+
+
+def log_rish_maps(
+    samples: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    *,
+    voxel_mm: float,
+    nside: int = 4,
+    degrees: tuple[int, ...] = DEGREES,
+    fwhm_mm: float = FWHM_MM,
+) -> NDArray[np.float32]:
+    """Return the logarithm of the smoothed RISH maps.
+
+    Parameters
+    ----------
+    samples : (n_voxels, 6 nside^2) array
+        S/b0 at the voxels of the mask, in the order of ``mask.nonzero()``.
+    mask : (X, Y, Z) bool array
+    voxel_mm : float
+    nside : int
+    degrees : tuple of int
+    fwhm_mm : float
+        0 leaves the maps as they are.
+
+    Returns
+    -------
+    maps : (X, Y, Z, n_degrees) array of float32
+        NaN where too little of the brain is near.
+    """
+    energy = np.zeros((*mask.shape, len(degrees)), np.float32)
+    energy[mask] = rish_features(samples, nside=nside, degrees=degrees)
+    weight = mask.astype(np.float32)
+    if fwhm_mm > 0:
+        sigma = fwhm_mm / voxel_mm / np.sqrt(8 * np.log(2))
+        weight = _smooth(weight, sigma)
+        for number in range(len(degrees)):
+            energy[..., number] = _smooth(energy[..., number], sigma)
+    maps: NDArray[np.float32] = np.full(energy.shape, np.nan, np.float32)
+    inside = weight > _ENOUGH
+    maps[inside] = np.log(np.maximum(energy[inside] / weight[inside, None], _FLOOR))
+    return maps
+
+
+def _smooth(image: NDArray[np.float32], sigma: float) -> NDArray[np.float32]:
+    from scipy import ndimage
+
+    smooth: NDArray[np.float32] = ndimage.gaussian_filter(
+        image, sigma, mode="constant", truncate=3.0
+    )
+    return smooth

@@ -1,0 +1,54 @@
+"""Mask the brain without FSL."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    traits,
+)
+
+from bids_gevnet.bids.writing import write_image
+from bids_gevnet.dwi.mask import brain_mask
+from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
+from bids_gevnet.interfaces.series import read_series, write_facts
+
+
+class MaskBrainInputSpec(BaseInterfaceInputSpec):
+    """A series, corrected or not."""
+
+    image = File(exists=True, mandatory=True, desc="series")
+    gradients = File(exists=True, mandatory=True, desc="its gradients")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+
+
+class MaskBrainOutputSpec(TraitedSpec):
+    """A brain mask."""
+
+    mask = File(exists=True, desc="brain")
+    facts = File(exists=True, desc="what the report says")
+
+
+class MaskBrain(SimpleInterface):
+    """Mask the brain by thresholds and shapes on the mean b0 and the mean of one shell."""
+
+    input_spec = MaskBrainInputSpec
+    output_spec = MaskBrainOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        folder = Path(runtime.cwd)
+        series = read_series(self.inputs.image, self.inputs.gradients)
+        shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
+        b0 = mean_volume(series.data, shells.b0)
+        weighted = mean_volume(series.data, choose_shell(shells).volumes)
+        mask = brain_mask(b0, series.affine, weighted)
+        write_image(folder / "mask.nii", mask, series.affine)
+        self._results["mask"] = str(folder / "mask.nii")
+        volume_ml = mask.sum() * abs(np.linalg.det(series.affine[:3, :3])) / 1000
+        facts = {"method": "otsu", "volume_ml": round(float(volume_ml), 1)}
+        self._results["facts"] = str(write_facts(folder, facts))
+        return runtime

@@ -1,0 +1,134 @@
+"""The template: where it comes from, the grid scans are put on, and the way there."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    isdefined,
+    traits,
+)
+
+from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
+from bids_gevnet.dwi.conform import conform
+from bids_gevnet.dwi.registration import brain_box, register_to_template
+from bids_gevnet.errors import InputError
+from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
+from bids_gevnet.settings import PreprocessingSettings
+
+FloatArray = npt.NDArray[np.float64]
+
+_TEMPLATE_MM = 2
+"""Resolution at which the template is used for registration; diffusion scans are no finer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A brain template: T1-weighted image, brain mask, voxel-to-world affine, BIDS label."""
+
+    image: npt.NDArray[np.float32]
+    mask: npt.NDArray[np.bool_]
+    affine: FloatArray
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateGrid:
+    """Output grid in template space."""
+
+    shape: tuple[int, int, int]
+    affine: FloatArray
+    label: str
+
+    @property
+    def n_voxels(self) -> int:
+        """Voxels of the grid."""
+        return int(np.prod(self.shape))
+
+    @property
+    def affine_rows(self) -> list[list[float]]:
+        """The affine as nested lists, as Nipype hashes and stores it."""
+        return [[float(value) for value in row] for row in self.affine]
+
+
+def load_template(path: Path | None) -> Template:
+    """Load a template: nilearn's, which needs no download, or a file of the user.
+
+    A file must hold the brain alone, or have a mask named alike beside it
+    (`tpl-X_T1w.nii.gz` and `tpl-X_desc-brain_mask.nii.gz`).
+    """
+    if path is None:
+        from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
+
+        image = load_mni152_template(resolution=_TEMPLATE_MM)
+        mask = load_mni152_brain_mask(resolution=_TEMPLATE_MM)
+        return Template(
+            np.asarray(image.dataobj, dtype=np.float32),
+            np.asarray(mask.dataobj) > 0,
+            np.asarray(image.affine, dtype=np.float64),
+            DEFAULT_TEMPLATE,
+        )
+    try:
+        data, affine = read_image(path)
+    except Exception as error:
+        raise InputError(
+            expected="a NIfTI image for --template",
+            found=f"{path} ({error})",
+            remedy="check the path",
+        ) from None
+    if data.ndim != 3:
+        raise InputError(
+            expected="a 3D image for --template",
+            found=f"{data.ndim} axes in {path}",
+            remedy="give one volume",
+        )
+    beside = path.with_name(re.sub(r"_T1w(\.nii(\.gz)?)$", r"_desc-brain_mask\1", path.name))
+    brain = read_mask(beside)[0] if beside != path and beside.exists() else np.asarray(data) > 0
+    return Template(np.asarray(data, dtype=np.float32), brain, affine, template_label(path))
+
+
+def template_label(path: Path) -> str:
+    """Label of a template's space: what follows `tpl-` in its name, else its letters and digits.
+
+    >>> template_label(Path("tpl-MNIPediatricAsym_cohort-1_T1w.nii.gz"))
+    'MNIPediatricAsym'
+    """
+    named = re.match(r"tpl-([A-Za-z0-9]+)", path.name)
+    return named.group(1) if named else re.sub(r"[^A-Za-z0-9]", "", path.name.split(".")[0])
+
+
+def output_grid(settings: PreprocessingSettings) -> TemplateGrid:
+    """Give the grid around the template's brain at the resolution asked for."""
+    template = load_template(settings.template)
+    shape, affine = brain_box(
+        template.mask,
+        template.affine,
+        resolution_mm=settings.output_resolution,
+        margin_mm=settings.crop_margin,
+    )
+    return TemplateGrid(shape, affine, template.label)
+
+
+class RegisterToTemplateInputSpec(BaseInterfaceInputSpec):
+    """A scan's mean b0 and, if there is one, the participant's T1w."""
+
+    image = File(exists=True, mandatory=True, desc="mean b0, conformed")
+    mask = File(exists=True, mandatory=True, desc="brain")
+    template = File(exists=True, desc="another template than nilearn's")
+    t1w = File(exists=True, desc="raw T1-weighted image")
+    raw_image = File(exists=True, mandatory=True, desc="raw first run, for its header")
+    num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
+
+
+class RegisterToTemplateOutputSpec(TraitedSpec):
+    """The way to the template."""
+
+    to_template = traits.List(desc="rows of the affine from the scan to the template, world mm")
+    facts = File(exists=True, desc="what the report says")

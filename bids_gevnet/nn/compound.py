@@ -1,0 +1,291 @@
+"""The compound network: volumes through a kernel network, voxels through a spherical one.
+
+Data flow for one scan (section 5.3 of the paper; D = 6 nside^2 distinct directions, 96 for the
+paper's nside = 4, and P = 2 D points of the sphere):
+
+    (D, X, Y, Z)      each direction is one 3D volume through the CKN        inter-voxel
+    (D, c, x, y, z)   keep brain voxels, swap axes
+    (D, c, V)         opposite directions are the same volume: D -> P by an index
+    (P, c, V)         each voxel is c scalar fields on the sphere            intra-voxel
+    (V, f)            mean over the sphere, then over brain voxels
+    (f,)              Linear - ReLU - Linear -> class scores
+
+Files hold the pixel of each opposite pair with the smaller nested index, in increasing order
+(`bids_gevnet.sphere.resampling`). A coarse voxel i sits on voxel stride * i of the scan and is a
+brain voxel if that one is.
+
+Memory. Volumes go through the CKN a few directions at a time and voxels through the spherical
+network a few at a time, see `staged`: loss and gradients are those of the undivided network, and
+memory beyond the input does not grow with the activations inside. `Pieces` sets the sizes.
+
+Ablations of Table 3: without a spherical network ("CKN2") features are averaged over directions
+and brain voxels, so that the direction a volume belongs to does not count. Without a CKN
+("GEVNet") every brain voxel's raw signal s is given to the sphere as 8 fixed bumps
+exp(-(s - k/7)^2 / (2/49)), k = 0, ..., 7. Bumps act on each sample alone, hence commute with
+rotations and know nothing of neighbouring voxels, and make the 8 input channels with which the
+spherical network has its 12,424 parameters; on the one raw channel it would have 11,416.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.nn.gevnet import GEVNet
+from bids_gevnet.nn.gevnet_stages import gevnet_stages
+from bids_gevnet.nn.staged import Staged
+from bids_gevnet.sphere.resampling import expand_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bids_gevnet.nn.ckn import CKN
+
+
+class SphereNetwork(Protocol):
+    """A spherical network that gives one feature vector per voxel; an `nn.Module`."""
+
+    @property
+    def n_features(self) -> int:
+        """Length of the feature vector."""
+        ...
+
+    def staged(self) -> Staged:
+        """Stages from pieces (points, channels, voxels) to (voxels, n_features)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How a batch is cut up. None of this changes a result; it trades memory for time.
+
+    Parameters
+    ----------
+    volume_voxels : int
+        Voxels, over all directions in a piece, that go through the CKN at a time.
+    sphere_voxels : int
+        Coarse brain voxels that go through the spherical network at a time.
+    keep_volumes, keep_sphere : bool
+        Whether to hold what lies between two normalisations, or to compute it again.
+    """
+
+    volume_voxels: int = 2_000_000
+    sphere_voxels: int = 64
+    keep_volumes: bool = True
+    keep_sphere: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.volume_voxels, self.sphere_voxels) < 1:
+            raise InputError(
+                expected="pieces of at least one voxel",
+                found=f"{self.volume_voxels} and {self.sphere_voxels}",
+                remedy="give positive numbers",
+            )
+
+
+class Bumps(nn.Module):
+    """Raw signal to smooth indicator functions of its size: (P, 1, V) to (P, n, V) tensor."""
+
+    centres: Tensor
+
+    def __init__(self, n: int = 8) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(0, 1, n), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Evaluate exp(-(x - c_k)^2 / (2 h^2)) with h the distance between centres."""
+        steps = (x - self.centres.to(x.dtype)[:, None]) * (len(self.centres) - 1)
+        return torch.exp(-steps.square() / 2)
+
+
+class CompoundNetwork(nn.Module):
+    """CKN across voxels, spherical network within voxels, mean over the brain, classifier.
+
+    Parameters
+    ----------
+    ckn : CKN or None
+        None gives the raw signal of every voxel to the sphere.
+    sphere : SphereNetwork, GEVNet or None
+        None averages the CKN's features over directions.
+    classes : int
+        2 or more.
+    nside : int
+        HEALPix resolution of the scans.
+    hidden : int
+        Width of the fully connected block.
+    pieces : Pieces
+        Can be set anew at any time.
+    """
+
+    expand: Tensor
+
+    def __init__(
+        self,
+        ckn: CKN | None,
+        sphere: SphereNetwork | GEVNet | None,
+        classes: int = 2,
+        *,
+        nside: int = 4,
+        hidden: int = 50,
+        pieces: Pieces | None = None,
+    ) -> None:
+        super().__init__()
+        if classes < 2 or (ckn is None and sphere is None):
+            raise InputError(
+                expected="at least 2 classes and a CKN or a spherical network",
+                found=f"{classes} classes, {'no' if ckn is None else 'a'} CKN and "
+                f"{'no' if sphere is None else 'a'} spherical network",
+                remedy="build the network by name with bids_gevnet.nn.zoo_compound",
+            )
+        self.ckn = ckn
+        # A module at run time; the protocol says what the compound network needs of it.
+        self.sphere: Any = sphere
+        self.bumps = Bumps() if ckn is None else None
+        self.pieces = pieces or Pieces()
+        self.nside = nside
+        n_features = sphere.n_features if sphere is not None else cast("CKN", ckn).channels[-1]
+        self.head = nn.Sequential(
+            nn.Linear(n_features, hidden), nn.ReLU(), nn.Linear(hidden, classes)
+        )
+        index = torch.from_numpy(expand_index(nside)).long()
+        self.register_buffer("expand", index, persistent=False)
+
+    @property
+    def stride(self) -> int:
+        """Voxels of the scan per voxel of the feature maps, along one axis."""
+        return 1 if self.ckn is None else self.ckn.stride
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(self.head.parameters()).dtype
+
+    def part_counts(self) -> dict[str, int]:
+        """Trainable numbers in each part: "ckn", "sphere" and "head"."""
+        parts: dict[str, Any] = {"ckn": self.ckn, "sphere": self.sphere, "head": self.head}
+        return {
+            name: 0 if part is None else sum(p.numel() for p in part.parameters())
+            for name, part in parts.items()
+        }
+
+    def initialise_(self, volumes: Iterable[Tensor], **options: int) -> None:
+        """Start the filters of the CKN, if there is one, from training volumes; see `CKN`."""
+        if self.ckn is not None:
+            self.ckn.initialise_(volumes, **options)
+
+    def forward(self, scans: Tensor, masks: Tensor) -> Tensor:
+        """Score the classes.
+
+        Parameters
+        ----------
+        scans : (batch, 6 nside^2, X, Y, Z) tensor
+            Signal over b0 in the distinct directions; any floating type.
+        masks : (batch, X, Y, Z) bool tensor
+            Brain voxels.
+
+        Returns
+        -------
+        scores : (batch, classes) tensor
+        """
+        return cast("Tensor", self.head(self.features(scans, masks)))
+
+    def features(self, scans: Tensor, masks: Tensor) -> Tensor:
+        """Mean feature vector of each scan, the classifier's input: (batch, n_features) tensor."""
+        self._check(scans, masks)
+        index = [brain_index(mask, self.stride) for mask in masks.unbind(0)]
+        per_scan = self._volumes(scans, index)  # batch times (directions, channels, V_b)
+        if self.sphere is None:
+            return torch.stack([f.mean((0, 2)) for f in per_scan])
+        signals = torch.cat(per_scan, dim=2)  # (directions, channels, V)
+        del per_scan
+        net = self.sphere
+        staged = gevnet_stages(net) if isinstance(net, GEVNet) else net.staged()
+        staged = _prepend(self._to_sphere, staged)
+        outputs = staged.run(
+            torch.split(signals, self.pieces.sphere_voxels, dim=2), keep=self.pieces.keep_sphere
+        )
+        voxels = torch.cat(outputs)  # (V, n_features)
+        sizes = [len(i) for i in index]
+        return torch.stack([v.mean(0) for v in torch.split(voxels, sizes)])
+
+    def _volumes(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
+        """Features of the brain voxels of each scan: batch times (directions, channels, V_b)."""
+        if self.ckn is None:
+            return [
+                scan.flatten(1).index_select(1, i)[:, None]
+                for scan, i in zip(scans.unbind(0), index, strict=True)
+            ]
+        per_piece = max(1, self.pieces.volume_voxels // math.prod(scans.shape[2:]))
+        pieces = [p for scan in scans.unbind(0) for p in torch.split(scan, per_piece)]
+        staged = _prepend(self._to_volumes, self.ckn.staged())
+        outputs = staged.run(pieces, keep=self.pieces.keep_volumes)
+        each = len(outputs) // len(index)
+        return [
+            torch.cat(
+                [o.flatten(2).index_select(2, i) for o in outputs[b * each : (b + 1) * each]]
+            )
+            for b, i in enumerate(index)
+        ]
+
+    def _to_volumes(self, x: Tensor) -> Tensor:
+        """(directions, X, Y, Z) of any type to (directions, 1, X, Y, Z) of the network's."""
+        return x[:, None].to(self._dtype)
+
+    def _to_sphere(self, x: Tensor) -> Tensor:
+        """(directions, channels, voxels) to (points, channels, voxels)."""
+        x = x.index_select(0, self.expand)
+        if self.bumps is None:
+            return x
+        return cast("Tensor", self.bumps(x.to(self._dtype)))
+
+    def _check(self, scans: Tensor, masks: Tensor) -> None:
+        n_directions = len(self.expand) // 2
+        if scans.ndim != 5 or scans.shape[1] != n_directions:
+            raise InputError(
+                expected=f"scans of shape (batch, {n_directions}, X, Y, Z)",
+                found=str(tuple(scans.shape)),
+                remedy=f"resample the signal to the distinct points of HEALPix nside {self.nside}",
+            )
+        if masks.dtype != torch.bool or masks.shape != (len(scans), *scans.shape[2:]):
+            raise InputError(
+                expected=f"boolean masks of shape {(len(scans), *scans.shape[2:])}",
+                found=f"{masks.dtype} of shape {tuple(masks.shape)}",
+                remedy="give one brain mask per scan, on the scan's own voxels",
+            )
+
+
+def brain_index(mask: Tensor, stride: int) -> Tensor:
+    """Flat indices of the coarse voxels that sit on a brain voxel.
+
+    Parameters
+    ----------
+    mask : (X, Y, Z) bool tensor
+    stride : int
+
+    Returns
+    -------
+    index : (V,) int64 tensor
+        Into the flattened (ceil(X/stride), ceil(Y/stride), ceil(Z/stride)) map.
+    """
+    index = mask[::stride, ::stride, ::stride].flatten().nonzero()[:, 0]
+    if len(index) == 0:
+        raise ParticipantError(
+            expected=f"a brain mask that holds one of every {stride}th voxel along each axis",
+            found=f"{int(mask.sum())} brain voxels among {mask.numel()}, none of them there",
+            remedy="check the brain mask, or use a finer output resolution",
+        )
+    return index
+
+
+def _prepend(function: Callable[[Tensor], Tensor], staged: Staged) -> Staged:
+    """Put a function without normalisation in front of the first stage."""
+    first = staged.stages[0]
+
+    def stage(x: Tensor, affine: Tensor | None, /) -> Tensor:
+        return first(function(x), affine)
+
+    return Staged([stage, *staged.stages[1:]], staged.norms)

@@ -1,0 +1,318 @@
+r"""Regular nonlinearity: BatchNorm and a pointwise function on samples of the fibre.
+
+The coefficients of one channel at one point, s (rho0) and z_n (rho_n), are those of a function
+on the circle of directions,
+
+    h(theta) = s + sqrt2 sum over n of ( Re z_n cos(n theta) + Im z_n sin(n theta) ),
+
+which a change of gauge only shifts. Normalise, sample at N angles, apply a function, transform
+back. The normalisation needs no samples: by Parseval (exact for N > 2 l)
+
+    mean of h = mean of s,      mean of h^2 = mean of s^2 + sum over n of |z_n|^2.
+
+A shifted sampling of a ReLU, which has no bandlimit, differs by order N^-2: gauge equivariance
+holds to 6 % for N = 5, 1 % for 11, 0.05 % for 51. For ReLU and rho0 + rho1 the limit N -> infinity
+has a closed form, chosen by samples=None: with A = sqrt2 |z| and
+alpha = arccos(-s / A) clipped to [0, pi] (h > 0 on an arc of half-width alpha),
+
+    s' = (s alpha + A sin alpha) / pi,      z' = z (alpha - sin alpha cos alpha) / pi,
+
+gauge equivariant to rounding and cheaper than any sampling.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bids_gevnet.errors import InputError
+from bids_gevnet.nn.geometry import GeometryModule
+from bids_gevnet.nn.norm import MomentNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bids_gevnet.nn.fields import FieldType
+
+_CACHE_BYTES = 4_000_000
+
+
+class RegularNorm(MomentNorm):
+    """BatchNorm of the samples of a regular field, from its coefficients: 2 numbers a channel.
+
+    Inherits the two separate steps of `MomentNorm`: `moments(x)`, which add over chunks and
+    processes, `batch_affine(moments)`, and `normalise(x, affine)`.
+
+    Parameters
+    ----------
+    field : FieldType
+        rho0 + ... + rho_l, each with the same number of channels.
+    samples : int
+        N; counts in the unbiased running variance only.
+    **options
+        As for `MomentNorm`: eps, momentum, synchronise, group.
+    """
+
+    def __init__(self, field: FieldType, samples: int = 1, **options: Any) -> None:
+        check_regular(field)
+        super().__init__(field.multiplicities[0], **options)
+        self.field, self.samples = field, samples
+
+    def moments(self, x: Tensor) -> Tensor:
+        """Additive (n, S, Q) of the samples of a (points, dim, batch) tensor, by Parseval.
+
+        Returns
+        -------
+        (3, channels) float64 tensor
+        """
+        c = self.n_channels
+        count = float(self.samples * x.shape[0] * x.shape[2])
+        wide = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
+        var, mean = torch.var_mean(wide[:, :c], dim=(0, 2), correction=0)
+        mean, power = mean.double(), var.double()
+        if self.field.bandlimit:
+            squares = wide[:, c:].square().mean(dim=(0, 2))  # (2 l * channels,)
+            power = power + squares.view(-1, c).sum(0).double()
+        first = count * mean
+        return torch.stack((torch.full_like(first, count), first, count * (power + mean.square())))
+
+    def normalise(self, x: Tensor, affine: Tensor) -> Tensor:
+        """Scale all coefficients of a channel, shift its scalar: same shape as x."""
+        scale, shift = affine.to(x.dtype).unbind(0)
+        scale = scale.repeat(2 * self.field.bandlimit + 1)
+        shift = F.pad(shift, (0, len(scale) - len(shift)))
+        return torch.addcmul(shift[:, None], x, scale[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise a whole batch, (points, dim, batch)."""
+        affine = self.batch_affine(self.moments(x)) if self.training else self.running_affine()
+        return self.normalise(x, affine)
+
+
+class RegularNonlinearity(GeometryModule):
+    """Normalise, sample at N angles, apply a function, transform back.
+
+    Parameters
+    ----------
+    field : FieldType
+        rho0 + ... + rho_l, each with the same number of channels.
+    samples : int or None
+        N, more than 2 l. None: the limit N -> infinity in closed form, for ReLU and l <= 1.
+    function : callable
+        Pointwise, on tensors.
+    norm : nn.Module or None or "batch"
+        What normalises the coefficients first; "batch" is a `RegularNorm`.
+    """
+
+    synthesis: Tensor
+
+    def __init__(
+        self,
+        field: FieldType,
+        samples: int | None = 51,
+        *,
+        function: Callable[[Tensor], Tensor] = F.relu,
+        norm: nn.Module | str | None = "batch",
+    ) -> None:
+        super().__init__()
+        check_regular(field)
+        if samples is None and (function is not F.relu or field.bandlimit > 1):
+            raise InputError(
+                expected="ReLU and rho0 + rho1 at most for samples=None (the closed form)",
+                found=f"{function} on {field}",
+                remedy="give a number of samples, for instance 51",
+            )
+        if samples is not None and samples <= 2 * field.bandlimit:
+            raise InputError(
+                expected=f"more than {2 * field.bandlimit} samples for {field}",
+                found=str(samples),
+                remedy="fewer cannot tell the frequencies apart; the paper takes 7, 51 or 101",
+            )
+        self.field, self.samples, self.function = field, samples, function
+        self.norm: nn.Module | None
+        if isinstance(norm, str):
+            if norm != "batch":
+                raise InputError(
+                    expected="a module, None or 'batch'",
+                    found=repr(norm),
+                    remedy="'batch' is BatchNorm over samples, computed from the coefficients",
+                )
+            self.norm = RegularNorm(field, samples or 1)
+        else:
+            self.norm = norm
+        matrix = synthesis_matrix(field.bandlimit, samples or 1)
+        self.register_exact("synthesis", matrix)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise and apply the nonlinearity, (points, dim, batch) to the same."""
+        self.field.check(x)
+        return self.activate(x if self.norm is None else self.norm(x))
+
+    def activate(self, x: Tensor) -> Tensor:
+        """Apply the nonlinearity alone, to coefficients that are already normalised."""
+        if self.field.bandlimit == 0:
+            return self.function(x)
+        shape = x.shape
+        h = x.reshape(shape[0], 2 * self.field.bandlimit + 1, -1)  # (points, 2l+1, channels*batch)
+        if self.samples is None:
+            return exact_relu(h).view(shape)
+        synthesis = self.synthesis.to(x.dtype)
+        if self.function is F.relu:
+            return regular_relu(h, synthesis).view(shape)
+        samples = self.function(torch.matmul(synthesis, h))  # (points, N, channels*batch)
+        return torch.matmul(synthesis.t() / len(synthesis), samples).view(shape)
+
+    def extra_repr(self) -> str:
+        """Show the field and N in the module's printout."""
+        return f"{self.field}, samples={self.samples}"
+
+
+def check_regular(field: FieldType) -> None:
+    """Raise InputError unless every frequency has the same number of channels."""
+    if len(set(field.multiplicities)) != 1:
+        raise InputError(
+            expected="a regular field: equally many channels of rho0, rho1, ...",
+            found=str(field),
+            remedy="use FieldType.regular(channels)",
+        )
+
+
+def synthesis_matrix(bandlimit: int, samples: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(N, 2 l + 1) values of 1, sqrt2 cos(n theta), sqrt2 sin(n theta) at N even angles."""
+    theta = 2 * np.pi * np.arange(samples) / samples
+    columns = [np.ones(samples)]
+    for n in range(1, bandlimit + 1):
+        columns += [np.sqrt(2) * np.cos(n * theta), np.sqrt(2) * np.sin(n * theta)]
+    return np.stack(columns, axis=1)
+
+
+def regular_relu(h: Tensor, synthesis: Tensor) -> Tensor:
+    """ReLU on N samples and back to coefficients, a few points at a time.
+
+    Parameters
+    ----------
+    h : (points, 2 l + 1, n) tensor
+    synthesis : (N, 2 l + 1) tensor
+
+    Returns
+    -------
+    (points, 2 l + 1, n) tensor
+    """
+    out: Tensor = torch.ops.bids_gevnet.regular_relu(h, synthesis)
+    return out
+
+
+def exact_relu(h: Tensor) -> Tensor:
+    """ReLU on infinitely many samples, closed form of the module's docstring.
+
+    Parameters
+    ----------
+    h : (points, 3, ...) tensor
+        s, Re z, Im z.
+
+    Returns
+    -------
+    (points, 3, ...) tensor
+    """
+    out: Tensor = torch.ops.bids_gevnet.exact_relu(h)
+    return out
+
+
+def _half_width(s: Tensor, amplitude: Tensor) -> Tensor:
+    """Alpha: pi or 0 where h has one sign, without dividing by a vanishing amplitude."""
+    tiny = torch.finfo(s.dtype).tiny
+    return torch.acos(torch.clamp(-s / (amplitude + tiny), -1.0, 1.0))
+
+
+@torch.library.custom_op("bids_gevnet::exact_relu", mutates_args=())
+def _exact_relu(h: Tensor) -> Tensor:
+    s, re, im = h.unbind(1)
+    amplitude = torch.hypot(re, im) * 2**0.5
+    alpha = _half_width(s, amplitude)
+    sine = torch.sin(alpha)
+    gain = (alpha - sine * torch.cos(alpha)) / torch.pi
+    return torch.stack([(s * alpha + amplitude * sine) / torch.pi, gain * re, gain * im], dim=1)
+
+
+@torch.library.custom_op("bids_gevnet::exact_relu_backward", mutates_args=())
+def _exact_relu_backward(grad: Tensor, h: Tensor) -> Tensor:
+    s, re, im = h.unbind(1)
+    g0, g1, g2 = grad.unbind(1)
+    size = torch.hypot(re, im)
+    alpha = _half_width(s, size * 2**0.5)
+    sine, cosine = torch.sin(alpha), torch.cos(alpha)
+    across = (alpha - sine * cosine) / torch.pi  # a1 / |z|
+    along = (alpha + sine * cosine) / torch.pi  # d a1 / d|z|
+    tiny = torch.finfo(h.dtype).tiny
+    u, v = re / (size + tiny), im / (size + tiny)
+    radial = g1 * u + g2 * v
+    root2_sine = 2**0.5 * sine / torch.pi
+    grad_s = g0 * alpha / torch.pi + radial * root2_sine
+    turn = g0 * root2_sine + radial * (along - across)
+    return torch.stack([grad_s, across * g1 + turn * u, across * g2 + turn * v], dim=1)
+
+
+@torch.library.custom_op("bids_gevnet::regular_relu", mutates_args=())
+def _regular_relu(h: Tensor, synthesis: Tensor) -> Tensor:
+    out = torch.empty_like(h)
+    analysis = synthesis.t() / len(synthesis)
+    for chunk in _chunks(h, len(synthesis)):
+        samples = _per_point(synthesis, h[chunk]).relu_()
+        out[chunk] = _per_point(analysis, samples)
+    return out
+
+
+@torch.library.custom_op("bids_gevnet::regular_relu_backward", mutates_args=())
+def _regular_relu_backward(grad: Tensor, h: Tensor, synthesis: Tensor) -> Tensor:
+    out = torch.empty_like(h)
+    analysis = synthesis.t() / len(synthesis)
+    for chunk in _chunks(h, 2 * len(synthesis)):
+        samples = _per_point(synthesis, h[chunk])
+        back = _per_point(synthesis, grad[chunk])
+        back = torch.ops.aten.threshold_backward(back, samples, 0)
+        out[chunk] = _per_point(analysis, back)
+    return out
+
+
+def _per_point(matrix: Tensor, h: Tensor) -> Tensor:
+    """Matrix (a, b) times each point of h (points, b, n)."""
+    return torch.bmm(matrix.expand(len(h), *matrix.shape), h)
+
+
+def _chunks(h: Tensor, samples: int) -> list[slice]:
+    """Slices of points whose samples fit in the cache."""
+    per_point = h.shape[2] * samples * h.element_size()
+    step = max(1, _CACHE_BYTES // max(1, per_point))
+    return [slice(i, min(i + step, len(h))) for i in range(0, len(h), step)]
+
+
+def _like_first(h: Tensor, *_: Tensor) -> Tensor:
+    return torch.empty_like(h)
+
+
+_exact_relu.register_fake(_like_first)
+_exact_relu_backward.register_fake(_like_first)
+_regular_relu.register_fake(_like_first)
+_regular_relu_backward.register_fake(_like_first)
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001
+    ctx.save_for_backward(*inputs)
+
+
+def _apply_exact_backward(ctx: Any, grad: Tensor) -> Tensor:
+    back: Tensor = torch.ops.bids_gevnet.exact_relu_backward(grad, *ctx.saved_tensors)
+    return back
+
+
+def _apply_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    back = torch.ops.bids_gevnet.regular_relu_backward(grad.contiguous(), *ctx.saved_tensors)
+    return back, None
+
+
+_exact_relu.register_autograd(_apply_exact_backward, setup_context=_save)
+_regular_relu.register_autograd(_apply_backward, setup_context=_save)

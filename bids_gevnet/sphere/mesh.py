@@ -1,0 +1,201 @@
+"""Any closed triangle mesh as a grid: the theory of the paper holds on every surface.
+
+exp and log at a vertex are local projections: the neighbourhood is laid into the tangent plane
+(orthogonal to the area-weighted normal) along each neighbour's projected direction, at its
+distance along the edges. Transport goes along the shortest path of edges, on each edge by the
+smallest rotation that takes one normal to the other. On a sphere both tend to the closed forms
+of `SphereGrid` as the mesh is refined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import dijkstra
+
+from bids_gevnet.errors import InputError
+from bids_gevnet.sphere.frames import FloatArray, IntArray, default_frames, transport_angle
+from bids_gevnet.sphere.grid import Grid, triangle_edges
+
+
+@dataclass(frozen=True, eq=False)
+class TriangleMesh(Grid):
+    """Closed triangle mesh; make one with `TriangleMesh.build`.
+
+    Parameters
+    ----------
+    coarser : TriangleMesh or None
+        Next coarser mesh. Its vertices must be the first vertices of this one.
+    """
+
+    coarser: TriangleMesh | None = None
+
+    @classmethod
+    def build(
+        cls,
+        points: FloatArray,
+        triangles: IntArray,
+        *,
+        coarser: TriangleMesh | None = None,
+        label: str = "mesh",
+    ) -> TriangleMesh:
+        """Check a mesh and compute its normals, frames and areas.
+
+        Parameters
+        ----------
+        points : (n, 3) array
+        triangles : (m, 3) array
+            Corners anticlockwise as seen from outside.
+        coarser : TriangleMesh or None
+            Mesh of the first points; it takes over the normals of this one.
+        label : str
+        """
+        points = np.asarray(points, dtype=float)
+        triangles = np.asarray(triangles, dtype=np.int64)
+        check_closed(points, triangles)
+        a, b, c = (points[triangles[:, i]] for i in range(3))
+        doubled = np.cross(b - a, c - a)  # normal times twice the area
+        normals = np.zeros_like(points)
+        np.add.at(normals, triangles.ravel(), np.repeat(doubled, 3, axis=0))
+        normals /= np.linalg.norm(normals, axis=-1, keepdims=True)
+        third = np.linalg.norm(doubled, axis=-1) / 6
+        areas = np.zeros(len(points))
+        np.add.at(areas, triangles.ravel(), np.repeat(third, 3))
+        if coarser is not None:
+            n = coarser.n_points
+            if n >= len(points) or not np.allclose(coarser.points, points[:n]):
+                raise InputError(
+                    expected="a coarser mesh whose vertices are the first of the finer one",
+                    found=f"{n} vertices that differ from the first {n} of {len(points)}",
+                    remedy="reorder the vertices of the finer mesh",
+                )
+            coarser = replace(coarser, normals=normals[:n], frames=default_frames(normals[:n]))
+        frames = default_frames(normals)
+        return cls(label, points, normals, frames, (triangles,), areas, coarser)
+
+    def coarse(self) -> TriangleMesh:
+        """Return the coarser mesh given to `build`."""
+        if self.coarser is None:
+            raise InputError(
+                expected="a mesh with a coarser one",
+                found=f"{self.label} without",
+                remedy="give coarser= to TriangleMesh.build, or pool fewer times",
+            )
+        return self.coarser
+
+    def edge_lengths(self) -> FloatArray:
+        """Straight length of each edge, (m,) array."""
+        ends = self.points[self.edges]
+        lengths: FloatArray = np.linalg.norm(ends[:, 0] - ends[:, 1], axis=-1)
+        return lengths
+
+    @cached_property
+    def _graph(self) -> coo_array:
+        i, j = self.edges.T
+        lengths = self.edge_lengths()
+        both = (np.r_[i, j], np.r_[j, i])
+        return coo_array((np.r_[lengths, lengths], both), shape=(self.n_points,) * 2).tocsr()
+
+    def _paths(self, source: int, limit: float) -> tuple[FloatArray, IntArray]:
+        """Distance along edges from a vertex, inf beyond limit, and the predecessors."""
+        distance, before = dijkstra(
+            self._graph, indices=source, limit=limit, return_predecessors=True
+        )
+        return distance, before
+
+    def candidate_pairs(
+        self, target: Grid, radius: float, triangles: IntArray
+    ) -> tuple[IntArray, IntArray]:
+        """Pairs (vertex, triangle) with all corners near enough for the ring to cross it."""
+        self._check_target(target)
+        limit = radius + 2 * float(self.edge_lengths().max())
+        rows, tris = [], []
+        for p in range(target.n_points):
+            distance, _ = self._paths(p, limit)
+            near = np.nonzero(np.isfinite(distance[triangles]).all(axis=1))[0]
+            rows.append(np.full(len(near), p))
+            tris.append(near)
+        return np.concatenate(rows), np.concatenate(tris)
+
+    def ring_charts(self, target: Grid, rows: IntArray, corners: IntArray, r: float) -> FloatArray:
+        """Barycentric coordinates in the tangent plane, see `Grid.ring_charts`."""
+        charts = np.empty((len(rows), 3, 3))
+        for p in np.unique(rows):
+            here = rows == p
+            flat = self._log(target, int(p), np.unique(corners[here]))  # (n, 2), nan elsewhere
+            xy = flat[corners[here]]  # (k, 3, 2)
+            system = np.concatenate([np.ones((*xy.shape[:2], 1)), xy], axis=-1).swapaxes(1, 2)
+            # Folded triangles of the chart (far away, seen edge-on) never contain a ring point.
+            folded = np.linalg.det(system) <= 1e-12 * r**2
+            system[folded] = np.eye(3)
+            ring = np.diag([1.0, r, r])
+            charts[here] = np.linalg.solve(system, np.broadcast_to(ring, system.shape))
+            charts[np.nonzero(here)[0][folded]] = [[-1.0, 0, 0]] * 3
+        return charts
+
+    def _log(self, target: Grid, p: int, vertices: IntArray) -> FloatArray:
+        """log_p by projection: (n_points, 2) coordinates in the frame at p, nan if not asked."""
+        offset = self.points[vertices] - target.points[p]
+        flat = offset @ target.frames[p].T
+        length = np.linalg.norm(flat, axis=-1)
+        # Distance along the surface from the chord and the two normals' angle (exact on a sphere).
+        chord = np.linalg.norm(offset, axis=-1)
+        cosine = np.clip(self.normals[vertices] @ target.normals[p], -1, 1)
+        half = np.arccos(cosine) / 2
+        distance = chord * np.where(half > 1e-6, half / np.sin(np.maximum(half, 1e-6)), 1.0)
+        out = np.full((self.n_points, 2), np.nan)
+        scale = np.divide(distance, length, out=np.zeros_like(length), where=length > 0)
+        out[vertices] = flat * scale[:, None]
+        return out
+
+    def transport_angles(self, target: Grid, rows: IntArray, cols: IntArray) -> FloatArray:
+        """Angles of transport along the shortest path of edges, see `Grid.transport_angles`."""
+        self._check_target(target)
+        i, j = np.concatenate([self.edges, self.edges[:, ::-1]]).T
+        frames, normals = self.frames, self.normals
+        step = transport_angle(frames[i], normals[i], frames[j], normals[j])
+        turn = dict(zip(zip(i.tolist(), j.tolist(), strict=True), step.tolist(), strict=True))
+        at_centre = transport_angle(  # from this grid's frame at p to the target's
+            target.frames, target.normals, frames[: target.n_points], normals[: target.n_points]
+        )
+        angles = np.empty(len(rows))
+        limit = 4 * float(self.edge_lengths().max()) * 4
+        for p in np.unique(rows):
+            _, before = self._paths(int(p), limit)
+            for k in np.nonzero(rows == p)[0]:
+                q, total = int(cols[k]), at_centre[p]
+                while q != p:
+                    total += turn[int(before[q]), q]
+                    q = int(before[q])
+                angles[k] = total
+        return angles
+
+    def _check_target(self, target: Grid) -> None:
+        n = target.n_points
+        if n > self.n_points or not np.allclose(target.points, self.points[:n]):
+            raise InputError(
+                expected=f"a target whose points are the first vertices of {self.label}",
+                found=target.label,
+                remedy="convolve on the mesh itself or pool to its coarser mesh",
+            )
+
+
+def check_closed(points: FloatArray, triangles: IntArray) -> None:
+    """Raise InputError unless the mesh is a closed, consistently oriented surface."""
+    if points.ndim != 2 or points.shape[1] != 3 or triangles.ndim != 2 or triangles.shape[1] != 3:
+        raise InputError(
+            expected="points of shape (n, 3) and triangles of shape (m, 3)",
+            found=f"{points.shape} and {triangles.shape}",
+            remedy="give vertex coordinates and triples of vertex indices",
+        )
+    sides = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
+    once = len(np.unique(sides, axis=0)) == len(sides)
+    if not once or 2 * len(triangle_edges(triangles)) != len(sides):
+        raise InputError(
+            expected="a closed mesh: every edge in exactly two triangles, of one orientation",
+            found=f"{len(sides)} directed edges, {len(triangle_edges(triangles))} undirected",
+            remedy="fill holes and orient all triangles anticlockwise seen from outside",
+        )

@@ -1,0 +1,188 @@
+"""Correct one run: conform, then FSL's topup and eddy, or ANTs, or nothing."""
+
+from collections.abc import Sequence
+
+from nipype.interfaces import utility as niu
+from nipype.pipeline import engine as pe
+
+from bids_gevnet.bids.records import DiffusionRun
+from bids_gevnet.dwi.phase_encoding import are_opposite, phase_encoding, readout_time
+from bids_gevnet.interfaces.conform import Conform
+from bids_gevnet.interfaces.fsl import Eddy, Topup
+from bids_gevnet.interfaces.masking import MaskBrain
+from bids_gevnet.interfaces.motion import EstimateMotion
+from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.workflows.tools import Tools
+
+
+def init_correction_wf(
+    run: DiffusionRun,
+    *,
+    siblings: Sequence[DiffusionRun],
+    settings: PreprocessingSettings,
+    tools: Tools,
+    threads: int,
+    mem_gb: float,
+    name: str,
+) -> pe.Workflow:
+    """Build the correction of one run.
+
+    Parameters
+    ----------
+    run : DiffusionRun
+    siblings : sequence of DiffusionRun
+        All runs of the session; their b0s tell the distortion where the encoding is opposite.
+    settings : PreprocessingSettings
+    tools : Tools
+    threads : int
+        Threads a node may take.
+    mem_gb : float
+        Size of the run in memory as float32.
+    name : str
+
+    Outputs
+    -------
+    image
+        Series before resampling (ANTs, none) or as eddy left it.
+    gradients
+        Rotated gradients in world RAS.
+    transforms
+        Volume to reference; not set by eddy, which has resampled already.
+    confounds, conform_facts, correction_facts
+    """
+    workflow = pe.Workflow(name=name)
+    outputnode = pe.Node(
+        niu.IdentityInterface(
+            fields=[
+                "image",
+                "gradients",
+                "transforms",
+                "confounds",
+                "conform_facts",
+                "correction_facts",
+            ]
+        ),
+        name="outputnode",
+    )
+    conform = pe.Node(
+        Conform(
+            image=str(run.image),
+            bval=str(run.bval),
+            bvec=str(run.bvec),
+            b0_threshold=settings.b0_threshold,
+        ),
+        name="conform",
+        mem_gb=2 * mem_gb,
+    )
+    workflow.connect([(conform, outputnode, [("facts", "conform_facts")])])
+    if tools.correction == "eddy":
+        _connect_eddy(
+            workflow, conform, outputnode, run, siblings, settings, tools, threads, mem_gb
+        )
+    else:
+        motion = pe.Node(
+            EstimateMotion(
+                b0_threshold=settings.b0_threshold,
+                enabled=tools.correction == "ants",
+                num_threads=threads,
+            ),
+            name="motion",
+            n_procs=threads,
+            mem_gb=2 * mem_gb,
+        )
+        workflow.connect([
+            (conform, motion, [("image", "image"), ("gradients", "gradients")]),
+            (conform, outputnode, [("image", "image")]),
+            (motion, outputnode, [
+                ("gradients", "gradients"),
+                ("transforms", "transforms"),
+                ("confounds", "confounds"),
+                ("facts", "correction_facts"),
+            ]),
+        ])  # fmt: skip
+    return workflow
+
+
+def _connect_eddy(
+    workflow: pe.Workflow,
+    conform: pe.Node,
+    outputnode: pe.Node,
+    run: DiffusionRun,
+    siblings: Sequence[DiffusionRun],
+    settings: PreprocessingSettings,
+    tools: Tools,
+    threads: int,
+    mem_gb: float,
+) -> None:
+    assert tools.eddy is not None
+    readout = readout_time(run.metadata, settings.fallback_total_readout_time)
+    mask = pe.Node(
+        MaskBrain(b0_threshold=settings.b0_threshold), name="rough_mask", mem_gb=2 * mem_gb
+    )
+    eddy = pe.Node(
+        Eddy(
+            program=str(tools.eddy.path),
+            uses_gpu=tools.eddy.uses_gpu,
+            raw_image=str(run.image),
+            direction=phase_encoding(run.metadata).direction,
+            readout_s=readout.seconds,
+            num_threads=threads,
+        ),
+        name="eddy",
+        n_procs=tools.eddy.threads(threads),
+        mem_gb=6 * mem_gb,
+    )
+    workflow.connect([
+        (conform, mask, [("image", "image"), ("gradients", "gradients")]),
+        (conform, eddy, [("image", "image"), ("gradients", "gradients")]),
+        (mask, eddy, [("mask", "mask")]),
+        (eddy, outputnode, [
+            ("image", "image"),
+            ("gradients", "gradients"),
+            ("confounds", "confounds"),
+            ("facts", "correction_facts"),
+        ]),
+    ])  # fmt: skip
+    topup = _topup_node(run, siblings, settings, tools, threads, mem_gb)
+    if topup is not None:
+        workflow.connect([(topup, eddy, [("base", "topup_base")])])
+
+
+def _topup_node(
+    run: DiffusionRun,
+    siblings: Sequence[DiffusionRun],
+    settings: PreprocessingSettings,
+    tools: Tools,
+    threads: int,
+    mem_gb: float,
+) -> pe.Node | None:
+    """Topup, if there is one and b0s of the opposite phase encoding are there for it."""
+    own = phase_encoding(run.metadata)
+    candidates = [(fieldmap.image, "", fieldmap.metadata) for fieldmap in run.fieldmaps] + [
+        (other.image, str(other.bval), other.metadata) for other in siblings if other != run
+    ]
+    opposite = [
+        (image, bval, metadata)
+        for image, bval, metadata in candidates
+        if are_opposite(own.direction, phase_encoding(metadata).direction)
+    ]
+    if tools.topup is None or own.is_guess or not opposite:
+        return None
+    images = [(run.image, str(run.bval), run.metadata), *opposite]
+    return pe.Node(
+        Topup(
+            program=str(tools.topup),
+            images=[str(image) for image, _, _ in images],
+            bvals=[bval for _, bval, _ in images],
+            directions=[phase_encoding(metadata).direction for _, _, metadata in images],
+            readout_s=[
+                readout_time(metadata, settings.fallback_total_readout_time).seconds
+                for _, _, metadata in images
+            ],
+            b0_threshold=settings.b0_threshold,
+            num_threads=threads,
+        ),
+        name="topup",
+        n_procs=threads,
+        mem_gb=1 + mem_gb,
+    )

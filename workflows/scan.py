@@ -1,0 +1,243 @@
+"""One scan from its runs to derivatives: the stages in a row."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nipype.interfaces import utility as niu
+from nipype.pipeline import engine as pe
+
+from bids_gevnet.bids.images import check_image
+from bids_gevnet.bids.records import DiffusionRun
+from bids_gevnet.bids.scans import Scan
+from bids_gevnet.interfaces.derivatives import WriteDerivatives
+from bids_gevnet.interfaces.fsl import Bet
+from bids_gevnet.interfaces.masking import MaskBrain
+from bids_gevnet.interfaces.motion import JoinRuns, ResampleToTemplate
+from bids_gevnet.interfaces.quality import MeasureQuality
+from bids_gevnet.interfaces.sphere import SampleSphere
+from bids_gevnet.interfaces.template import RegisterToTemplate, TemplateGrid
+from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.workflows.correction import init_correction_wf
+from bids_gevnet.workflows.tools import Tools
+
+STAGES: Mapping[str, str] = {
+    "conform": "conform",
+    "motion": "motion correction",
+    "topup": "susceptibility field (topup)",
+    "eddy": "motion and eddy currents (eddy)",
+    "join": "resample in its own space",
+    "mask": "brain mask",
+    "register": "registration to the template",
+    "standard": "one interpolation to the template",
+    "sphere": "spherical sampling",
+    "quality": "quality measures",
+    "derivatives": "derivatives",
+    "report": "report",
+}
+"""Names of nodes, as a person would call them."""
+
+_BYTES_PER_GB = 1024**3
+
+
+def init_scan_wf(
+    scan: Scan,
+    *,
+    siblings: Sequence[DiffusionRun],
+    output_dir: Path,
+    grid: TemplateGrid,
+    settings: PreprocessingSettings,
+    tools: Tools,
+    threads: int,
+    early_facts: Mapping[str, Any],
+) -> pe.Workflow:
+    """Build the workflow of one scan.
+
+    Parameters
+    ----------
+    scan : Scan
+    siblings : sequence of DiffusionRun
+        All runs of the scan's session.
+    output_dir : Path
+    grid : TemplateGrid
+        Template and output grid.
+    settings : PreprocessingSettings
+    tools : Tools
+    threads : int
+        Threads a node may take.
+    early_facts : mapping
+        What is known before anything runs: acquisition, fallbacks, settings.
+
+    Outputs
+    -------
+    facts
+        File with all that the report says about the scan.
+    """
+    workflow = pe.Workflow(name=scan.node_name)
+    outputnode = pe.Node(niu.IdentityInterface(fields=["facts"]), name="outputnode")
+    sizes = [_size_gb(run) for run in scan.runs]
+    corrections = [
+        init_correction_wf(
+            run,
+            siblings=siblings,
+            settings=settings,
+            tools=tools,
+            threads=threads,
+            mem_gb=size,
+            name=f"correct_{number}",
+        )
+        for number, (run, size) in enumerate(zip(scan.runs, sizes, strict=True), start=1)
+    ]
+    merge = {
+        field: pe.Node(niu.Merge(len(corrections)), name=f"merge_{field}")
+        for field in ("image", "gradients", "transforms", "confounds", "conform_facts",
+                      "correction_facts")
+    }  # fmt: skip
+    for number, correction in enumerate(corrections, start=1):
+        for field, node in merge.items():
+            workflow.connect(correction, f"outputnode.{field}", node, f"in{number}")
+    native_gb = sum(sizes)
+    volumes = sum(check_image(run.image)[3] for run in scan.runs)
+    standard_gb = grid.n_voxels * volumes * 4 / _BYTES_PER_GB
+    nodes = _stage_nodes(scan, output_dir, grid, settings, tools, threads, native_gb, standard_gb)
+    nodes["derivatives"].inputs.facts = dict(early_facts)
+    _connect_stages(workflow, merge, nodes, outputnode)
+    return workflow
+
+
+def _size_gb(run: DiffusionRun) -> float:
+    """Size of a run in memory as float32."""
+    x, y, z, volumes = check_image(run.image)
+    return x * y * z * volumes * 4 / _BYTES_PER_GB
+
+
+def _stage_nodes(
+    scan: Scan,
+    output_dir: Path,
+    grid: TemplateGrid,
+    settings: PreprocessingSettings,
+    tools: Tools,
+    threads: int,
+    native_gb: float,
+    standard_gb: float,
+) -> dict[str, pe.Node]:
+    b0_threshold = settings.b0_threshold
+    first = scan.runs[0]
+    masker = (
+        MaskBrain(b0_threshold=b0_threshold)
+        if tools.bet is None
+        else Bet(program=str(tools.bet), b0_threshold=b0_threshold)
+    )
+    return {
+        "join": pe.Node(
+            JoinRuns(b0_threshold=b0_threshold, num_threads=threads),
+            name="join",
+            n_procs=threads,
+            mem_gb=0.5 + 3 * native_gb,
+        ),
+        "mask": pe.Node(masker, name="mask", mem_gb=0.5 + native_gb),
+        "register": pe.Node(
+            RegisterToTemplate(
+                **({"template": str(settings.template)} if settings.template else {}),
+                **({"t1w": str(first.t1w)} if first.t1w else {}),
+                raw_image=str(first.image),
+                num_threads=threads,
+            ),
+            name="register",
+            n_procs=threads,
+            mem_gb=1.0,
+        ),
+        "standard": pe.Node(
+            ResampleToTemplate(
+                grid_shape=list(grid.shape), grid_affine=grid.affine_rows, num_threads=threads
+            ),
+            name="standard",
+            n_procs=threads,
+            mem_gb=0.5 + 2 * standard_gb,
+        ),
+        "sphere": pe.Node(
+            SampleSphere(
+                nside=settings.nside, shell=settings.shell, b0_threshold=b0_threshold
+            ),
+            name="sphere",
+            mem_gb=0.5 + 4 * grid.n_voxels * 6 * settings.nside**2 * 4 / _BYTES_PER_GB,
+        ),
+        "quality": pe.Node(
+            MeasureQuality(
+                raw_image=str(first.image), raw_bval=str(first.bval), raw_bvec=str(first.bvec),
+                b0_threshold=b0_threshold,
+            ),
+            name="quality",
+            mem_gb=1 + 2 * native_gb,
+        ),
+        "derivatives": pe.Node(
+            WriteDerivatives(
+                output_dir=str(output_dir),
+                entities=dict(scan.entities),
+                template=grid.label,
+                resolution_mm=settings.output_resolution,
+                sources=[f"bids:raw:{run.relative_image}" for run in scan.runs],
+                num_threads=threads,
+            ),
+            name="derivatives",
+            n_procs=threads,
+            mem_gb=0.5 + standard_gb + native_gb,
+        ),
+    }  # fmt: skip
+
+
+def _connect_stages(
+    workflow: pe.Workflow,
+    merge: Mapping[str, pe.Node],
+    nodes: Mapping[str, pe.Node],
+    outputnode: pe.Node,
+) -> None:
+    join, mask, register = nodes["join"], nodes["mask"], nodes["register"]
+    standard, sphere, quality = nodes["standard"], nodes["sphere"], nodes["quality"]
+    derivatives = nodes["derivatives"]
+    workflow.connect([
+        (merge["image"], join, [("out", "images")]),
+        (merge["gradients"], join, [("out", "gradients")]),
+        (merge["transforms"], join, [("out", "transforms")]),
+        (merge["confounds"], join, [("out", "confounds")]),
+        (join, mask, [("native", "image"), ("gradients", "gradients")]),
+        (join, register, [("reference", "image")]),
+        (mask, register, [("mask", "mask")]),
+        (join, standard, [
+            ("image", "image"),
+            ("gradients", "gradients"),
+            ("transforms", "transforms"),
+        ]),
+        (mask, standard, [("mask", "mask")]),
+        (register, standard, [("to_template", "to_template")]),
+        (standard, sphere, [("image", "image"), ("gradients", "gradients"), ("mask", "mask")]),
+        (join, quality, [("native", "image"), ("gradients", "gradients")]),
+        (mask, quality, [("mask", "mask")]),
+        (merge["conform_facts"], derivatives, [("out", "conform_facts")]),
+        (merge["correction_facts"], derivatives, [("out", "correction_facts")]),
+        (join, derivatives, [
+            ("native", "native"),
+            ("gradients", "native_gradients"),
+            ("reference", "reference"),
+            ("confounds", "confounds"),
+            ("facts", "join_facts"),
+        ]),
+        (mask, derivatives, [("mask", "mask"), ("facts", "mask_facts")]),
+        (register, derivatives, [
+            ("to_template", "to_template"),
+            ("facts", "registration_facts"),
+        ]),
+        (standard, derivatives, [
+            ("image", "standard"),
+            ("gradients", "standard_gradients"),
+            ("mask", "standard_mask"),
+        ]),
+        (sphere, derivatives, [
+            ("samples", "samples"),
+            ("rish", "rish"),
+            ("degrees", "degrees"),
+            ("facts", "sphere_facts"),
+        ]),
+        (quality, derivatives, [("facts", "quality_facts")]),
+        (derivatives, outputnode, [("facts", "facts")]),
+    ])  # fmt: skip

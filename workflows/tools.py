@@ -1,0 +1,55 @@
+"""Which programs do the work: FSL where it is installed and wanted, pip packages elsewhere."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from bids_gevnet.dwi.fsl import EddyBinary, find_eddy, find_tool
+from bids_gevnet.errors import InputError
+from bids_gevnet.settings import PreprocessingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """Programs that were found and chosen; None where a pip package does the work instead."""
+
+    correction: str
+    eddy: EddyBinary | None = None
+    topup: Path | None = None
+    bet: Path | None = None
+
+
+def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) -> Tools:
+    """Choose by the settings and by what PATH holds.
+
+    Parameters
+    ----------
+    settings : PreprocessingSettings
+    gpu : bool, optional
+        Whether a CUDA build of eddy may be used (default: whether the machine has a GPU).
+    """
+    search_path = os.environ.get("PATH", "")
+    has_gpu = Path("/dev/nvidia0").exists() if gpu is None else gpu
+    eddy = find_eddy(search_path, gpu=has_gpu)
+    bet = find_tool("bet", search_path)
+    if settings.correction == "eddy" and eddy is None:
+        raise _missing("eddy, eddy_cpu, eddy_openmp or eddy_cuda*", "--correction ants")
+    if settings.masking == "bet" and bet is None:
+        raise _missing("bet", "--masking otsu")
+    correction = settings.correction
+    if correction == "auto":
+        correction = "ants" if eddy is None else "eddy"
+    return Tools(
+        correction=correction,
+        eddy=eddy if correction == "eddy" else None,
+        topup=find_tool("topup", search_path) if correction == "eddy" else None,
+        bet=bet if settings.masking in {"auto", "bet"} else None,
+    )
+
+
+def _missing(program: str, alternative: str) -> InputError:
+    return InputError(
+        expected=f"FSL's {program} on PATH",
+        found="none",
+        remedy=f"install FSL, or use {alternative}, which needs pip packages only",
+    )
