@@ -48,7 +48,7 @@ def init_correction_wf(
         Rotated gradients in world RAS.
     transforms
         Volume to reference; not set by eddy, which has resampled already.
-    confounds, conform_facts, correction_facts
+    confounds, conform_facts, correction_facts, old_to_new
     """
     workflow = pe.Workflow(name=name)
     outputnode = pe.Node(
@@ -60,6 +60,7 @@ def init_correction_wf(
                 "confounds",
                 "conform_facts",
                 "correction_facts",
+                "old_to_new",
             ]
         ),
         name="outputnode",
@@ -74,7 +75,9 @@ def init_correction_wf(
         name="conform",
         mem_gb=2 * mem_gb,
     )
-    workflow.connect([(conform, outputnode, [("facts", "conform_facts")])])
+    workflow.connect(
+        [(conform, outputnode, [("facts", "conform_facts"), ("old_to_new", "old_to_new")])]
+    )
     if tools.correction == "eddy":
         _connect_eddy(
             workflow, conform, outputnode, run, siblings, settings, tools, threads, mem_gb

@@ -101,6 +101,7 @@ def init_scan_wf(
     standard_gb = grid.n_voxels * volumes * 4 / _BYTES_PER_GB
     nodes = _stage_nodes(scan, output_dir, grid, settings, tools, threads, native_gb, standard_gb)
     nodes["derivatives"].inputs.facts = dict(early_facts)
+    workflow.connect(corrections[0], "outputnode.old_to_new", nodes["register"], "old_to_new")
     _connect_stages(workflow, merge, nodes, outputnode)
     return workflow
 
@@ -140,11 +141,8 @@ def _stage_nodes(
             RegisterToTemplate(
                 **({"template": str(settings.template)} if settings.template else {}),
                 **({"t1w": str(first.t1w)} if first.t1w else {}),
-                raw_image=str(first.image),
-                num_threads=threads,
             ),
             name="register",
-            n_procs=threads,
             mem_gb=1.0,
         ),
         "standard": pe.Node(

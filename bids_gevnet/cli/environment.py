@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+from bids_gevnet.bids.writing import write_text
 
-def prepare_environment(work_dir: Path, *, threads: int) -> None:
+
+def prepare_environment(work_dir: Path, *, threads: int, verbose: int) -> None:
     """Set what libraries read when they are imported; call it before importing them.
 
     Caches go under the work directory, because HOME may be read-only or missing. Thread
@@ -28,3 +30,13 @@ def prepare_environment(work_dir: Path, *, threads: int) -> None:
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    # Nipype announces every node on the terminal, from worker processes too; only a file in its
+    # configuration folder reaches all of them.
+    folder = Path(os.environ["NIPYPE_CONFIG_DIR"])
+    if folder.is_relative_to(caches):
+        level = "INFO" if verbose > 1 else "ERROR"
+        kinds = ("workflow_level", "utils_level", "interface_level")
+        write_text(
+            folder / "nipype.cfg",
+            "[logging]\n" + "".join(f"{kind} = {level}\n" for kind in kinds),
+        )

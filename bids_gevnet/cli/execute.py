@@ -106,10 +106,10 @@ def read_failures(crash_dir: Path, participants: Mapping[str, str]) -> list[Fail
 
 
 def _last_exception(text: str) -> str:
-    """Find the last line like `package.SomeError: message` and keep what a person needs."""
-    found = re.findall(r"^\s*[\w.]*?(\w+(?:Error|Exception|Interrupt)): (.+)$", text, re.MULTILINE)
+    """Keep what a person needs of a traceback: the last line like `package.Kind: message`."""
+    found = re.findall(r"^\s*(?:[\w]+\.)*([A-Z]\w+): (.+)$", text, re.MULTILINE)
     if not found:
-        return text.strip().splitlines()[-1] if text.strip() else "no message"
+        return "no message"
     kind, message = found[-1]
     ours = kind in {"ParticipantError", "InputError", "WorkflowBuildError"}
     return message if ours else f"{kind}: {message}"

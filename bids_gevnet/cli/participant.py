@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.records import Participant
@@ -59,7 +60,7 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     """Build and run the workflow; return a sentence for each failure."""
     execution = request.settings.execution
     threads = min(execution.threads, execution.processes)
-    prepare_environment(work_dir, threads=1)
+    prepare_environment(work_dir, threads=1, verbose=execution.verbose)
     from bids_gevnet.cli.execute import configure, read_failures, run_workflow
     from bids_gevnet.cli.progress import WorkflowProgress
     from bids_gevnet.workflows.participant import participant_node_name
@@ -103,7 +104,7 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
 
 def _build(
     request: Request, participants: Sequence[Participant], work_dir: Path, threads: int
-) -> object:
+) -> Any:
     from bids_gevnet.interfaces.template import output_grid
     from bids_gevnet.workflows.participant import init_participants_wf
     from bids_gevnet.workflows.tools import choose_tools

@@ -81,7 +81,7 @@ def settings_from_options(options: argparse.Namespace) -> PhantomSettings:
         voxel_mm=options.voxel_mm,
         seed=options.seed,
         directions=options.directions,
-        b_values=tuple(options.b_values),
+        b_values=options.b_values,
         snr=options.snr,
         micro_effect=options.micro_effect if micro else 0.0,
         macro_effect=options.macro_effect if macro else 0.0,
@@ -149,10 +149,9 @@ def _add_scan_options(parser: argparse.ArgumentParser) -> None:
     _add_number(group, "--directions", int, _DEFAULT.directions, "directions per shell")
     group.add_argument(
         "--b-values",
-        type=float,
-        nargs="+",
-        default=list(_DEFAULT.b_values),
-        metavar="B",
+        type=_numbers,
+        default=_DEFAULT.b_values,
+        metavar="B,...",
         help="one per shell, in s/mm2 (default: 1000)",
     )
     _add_number(group, "--snr", float, _DEFAULT.snr, "of white matter at b=0; inf for no noise")
@@ -185,6 +184,15 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 up, found {text!r}")
     return number
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers as in 1000,2000, found {text!r}"
+        ) from None
 
 
 if __name__ == "__main__":

@@ -47,11 +47,13 @@ class WorkflowProgress:
         if status == "start":
             self._started[name] = time.monotonic()
             return
+        started = self._started.get(name)
         self._bar.update()
-        stage = self._stages.get(node.name.rsplit("_", 1)[0]) or self._stages.get(node.name)
-        if stage is None and status == "end":
+        stage = self._stages.get(node.name)
+        # Nipype also reports the end of nodes that never ran because one before them failed.
+        if started is None or (stage is None and status == "end"):
             return
-        seconds = time.monotonic() - self._started.get(name, time.monotonic())
+        seconds = time.monotonic() - started
         outcome = f"{seconds:6.1f} s" if status == "end" else "  FAILED"
         line = f"{self._label(name):<16} {stage or node.name:<32} {outcome}"
         self._bar.clear()

@@ -71,12 +71,49 @@ def brain_mask(
     return closed
 
 
+def head_mask(
+    contrast: NDArray[np.floating[Any]], affine: NDArray[np.float64], grow_mm: float = 8.0
+) -> NDArray[np.bool_]:
+    """Return where there is signal, grown by some mm: where a registration should look.
+
+    Parameters
+    ----------
+    contrast : (X, Y, Z) array
+    affine : (4, 4) array
+    grow_mm : float
+
+    Returns
+    -------
+    mask : (X, Y, Z) array of bool
+    """
+    sizes = voxel_sizes(affine)
+    return grow_mask(_threshold(np.asarray(contrast, dtype=np.float32), sizes), affine, grow_mm)
+
+
+def grow_mask(
+    mask: NDArray[np.bool_], affine: NDArray[np.float64], radius_mm: float
+) -> NDArray[np.bool_]:
+    """Return a mask grown by a ball.
+
+    Parameters
+    ----------
+    mask : (X, Y, Z) array of bool
+    affine : (4, 4) array
+    radius_mm : float
+
+    Returns
+    -------
+    grown : (X, Y, Z) array of bool
+    """
+    return _grow(mask, voxel_sizes(affine), radius_mm)
+
+
 def _contrast(
     b0: NDArray[np.floating[Any]], mean_dwi: NDArray[np.floating[Any]] | None
 ) -> NDArray[np.float32]:
     base = np.maximum(np.nan_to_num(b0, posinf=0), 0).astype(np.float32)
     if mean_dwi is None:
-        return base
+        return np.asarray(base)
     weighted = np.maximum(np.nan_to_num(mean_dwi, posinf=0), 0).astype(np.float32)
     return np.asarray(base ** (1 - DWI_WEIGHT) * weighted**DWI_WEIGHT)
 

@@ -19,7 +19,7 @@ from bids_gevnet.harmonisation.rish import DEGREES, rish_features
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FWHM_MM = 15.0
+FWHM_MM = 10.0
 _FLOOR = 1e-9  # energy of a signal of about 1e-5: far below any noise
 _ENOUGH = 0.05  # part of the window inside the mask below which there is nothing to average
 

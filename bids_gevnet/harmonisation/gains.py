@@ -194,7 +194,7 @@ def _read(path: Path) -> RishGains:
     if size > _MAX_BYTES:
         raise ValueError(f"{size} bytes when unpacked")
     with np.load(path, allow_pickle=False) as content:
-        facts = json.loads(content["facts"].tobytes())
+        facts = json.loads(bytes(np.asarray(content["facts"], np.uint8)))
         if not isinstance(facts, dict) or facts.pop("format", None) != _FORMAT:
             raise ValueError("another format")
         for name in ("sites", "degrees", "columns", "warnings"):

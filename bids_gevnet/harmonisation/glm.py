@@ -84,6 +84,12 @@ def fit_rish_glm(
     gains : RishGains
         With warnings about small sites and about what cannot be separated.
     """
+    if not len(maps):
+        raise InputError(
+            expected="at least one scan to fit the harmonisation to",
+            found="none",
+            remedy="check that the training fold has participants",
+        )
     if reference is not None and reference not in sites:
         raise InputError(
             expected=f"one of the sites {', '.join(sorted(set(sites)))} as reference",
@@ -216,12 +222,8 @@ def _presence(maps: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.bool_], F
             total = np.zeros(scan.shape)
         count += present
         total += np.where(present[..., None], scan, 0.0)
-    if count is None or total is None:
-        raise InputError(
-            expected="at least one scan to fit the harmonisation to",
-            found="none",
-            remedy="check that the training fold has participants",
-        )
+    assert count is not None
+    assert total is not None
     inside: NDArray[np.bool_] = count >= max(1.0, _PRESENCE * len(maps))
     if not inside.any():
         raise InputError(

@@ -17,8 +17,15 @@ from nipype.interfaces.base import (
 )
 
 from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
-from bids_gevnet.dwi.conform import conform
-from bids_gevnet.dwi.registration import brain_box, register_to_template
+from bids_gevnet.dwi.interpolation import resample_volume
+from bids_gevnet.dwi.registration import (
+    Registration,
+    Volume,
+    assess,
+    brain_box,
+    register_rigid,
+    register_to_template,
+)
 from bids_gevnet.errors import InputError
 from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
 from bids_gevnet.settings import PreprocessingSettings
@@ -75,9 +82,11 @@ def load_template(path: Path | None) -> Template:
             np.asarray(image.affine, dtype=np.float64),
             DEFAULT_TEMPLATE,
         )
+    from nibabel.filebasedimages import ImageFileError
+
     try:
         data, affine = read_image(path)
-    except Exception as error:
+    except (OSError, ValueError, ImageFileError) as error:
         raise InputError(
             expected="a NIfTI image for --template",
             found=f"{path} ({error})",
@@ -123,8 +132,9 @@ class RegisterToTemplateInputSpec(BaseInterfaceInputSpec):
     mask = File(exists=True, mandatory=True, desc="brain")
     template = File(exists=True, desc="another template than nilearn's")
     t1w = File(exists=True, desc="raw T1-weighted image")
-    raw_image = File(exists=True, mandatory=True, desc="raw first run, for its header")
-    num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
+    old_to_new = traits.List(
+        mandatory=True, desc="rows: world of the raw run to the conformed one"
+    )
 
 
 class RegisterToTemplateOutputSpec(TraitedSpec):
@@ -132,3 +142,53 @@ class RegisterToTemplateOutputSpec(TraitedSpec):
 
     to_template = traits.List(desc="rows of the affine from the scan to the template, world mm")
     facts = File(exists=True, desc="what the report says")
+
+
+class RegisterToTemplate(SimpleInterface):
+    """Estimate the affine from a scan to the template, through the T1w where there is one."""
+
+    input_spec = RegisterToTemplateInputSpec
+    output_spec = RegisterToTemplateOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        b0, affine = read_image(self.inputs.image)
+        scan = Volume(b0, affine, read_mask(self.inputs.mask)[0])
+        path = Path(self.inputs.template) if isdefined(self.inputs.template) else None
+        loaded = load_template(path)
+        template = Volume(loaded.image, loaded.affine, loaded.mask)
+        found, source = None, "b0"
+        if isdefined(self.inputs.t1w):
+            found, source = self._through_t1w(scan, template), "T1w"
+        if found is None or found.is_poor:
+            direct = register_to_template(scan, template)
+            if found is None or _worth(direct) > _worth(found):
+                found, source = direct, "b0"
+        self._results["to_template"] = found.moving_to_fixed.tolist()
+        facts = {
+            "source": source,
+            "template": loaded.label,
+            "dice": round(found.dice, 4),
+            "information": round(found.information, 4),
+            "poor": bool(found.is_poor),
+            "text": str(found),
+        }
+        self._results["facts"] = str(write_facts(Path(runtime.cwd), facts))
+        return runtime
+
+    def _through_t1w(self, scan: Volume, template: Volume) -> Registration | None:
+        data, affine = read_image(self.inputs.t1w)
+        if data.ndim != 3:
+            return None
+        head = Volume(np.nan_to_num(data), affine, np.ones(data.shape, bool))
+        by_headers = np.linalg.inv(np.array(self.inputs.old_to_new))
+        to_t1w = register_rigid(scan, head, [by_headers]).moving_to_fixed
+        x, y, z = data.shape
+        brain = resample_volume(scan.mask, scan.affine, to_t1w, (x, y, z), affine, order=1) > 0.5
+        if not brain.any():
+            return None
+        t1w_to_template = register_to_template(Volume(head.data, affine, brain), template)
+        return assess(t1w_to_template.moving_to_fixed @ to_t1w, scan, template)
+
+
+def _worth(registration: Registration) -> float:
+    return registration.dice * registration.information

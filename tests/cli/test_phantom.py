@@ -32,7 +32,7 @@ def test_switches_reach_the_settings():
     settings = parse(
         *("--groups", "X,Y", "--per-group", "3", "--sites", "3", "--voxel-mm", "5", "--seed", "7"),
         *("--no-site-effect", "--no-motion", "--no-eddy", "--snr", "inf", "--directions", "12"),
-        *("--b-values", "1000", "2000", "--outliers", "0.1", "--reverse-b0", "--t1w"),
+        *("--b-values", "1000,2000", "--outliers", "0.1", "--reverse-b0", "--t1w"),
     )
     assert settings == PhantomSettings(
         groups=("X", "Y"),
@@ -84,7 +84,14 @@ def test_impossible_values_end_with_code_2_and_a_sentence(tmp_path, capsys, argu
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["x", "--per-group", "many"], ["x", "--nprocs", "0"], ["x", "--unknown"]]
+    "arguments",
+    [
+        [],
+        ["x", "--per-group", "many"],
+        ["x", "--nprocs", "0"],
+        ["x", "--b-values", "1000,x"],
+        ["x", "--unknown"],
+    ],
 )
 def test_wrong_usage_ends_with_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
@@ -120,3 +127,20 @@ def test_help_loads_no_heavy_library():
     )
     assert done.returncode == 0, done.stderr
     assert "--reverse-b0" in done.stdout
+
+
+def test_a_full_disk_ends_with_code_1_and_a_sentence(tmp_path):
+    """A limit on the size of files fails as a full disk does: while writing."""
+    code = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
+        "from bids_gevnet.cli.phantom import main\n"
+        f"sys.exit(main([{str(tmp_path / 'out')!r}, *{TINY!r}]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "writing failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out" / "dataset_description.json").exists()

@@ -5,8 +5,8 @@ site's gains and Rician noise, divided by the b0 and resampled to HEALPix: what 
 level does to a scan that did not move.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.anatomy import Head, make_head
 from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
 from bids_gevnet.phantom.effects import participant_state
+from bids_gevnet.phantom.fibres import dispersion_region
 from bids_gevnet.phantom.signal import volume_gains
 from bids_gevnet.phantom.simulate import HeadSignal
 from bids_gevnet.phantom.sites import make_site
@@ -23,7 +24,9 @@ from bids_gevnet.sphere.resampling import distinct_directions, resample, resampl
 STEP = 2  # every second node of the head's grid: the same signal, an eighth of the voxels
 
 
-def _coarse(head: Head) -> Head:
+@lru_cache(maxsize=32)
+def _coarse_head(atrophy: float) -> Head:
+    head = make_head(6.0, atrophy)
     affine = head.affine.copy()
     affine[:3, :3] *= STEP
     return Head(
@@ -33,8 +36,6 @@ def _coarse(head: Head) -> Head:
     )
 
 
-
-
 @dataclass(frozen=True)
 class SimulatedScan:
     """One scan: (V, 96) samples in a mask."""
@@ -42,7 +43,7 @@ class SimulatedScan:
     spec: ParticipantSpec
     samples: np.ndarray
     mask: np.ndarray
-    white: np.ndarray
+    region: np.ndarray
     voxel_mm: float
 
     @property
@@ -53,7 +54,7 @@ class SimulatedScan:
 def simulate(settings: PhantomSettings, spec: ParticipantSpec) -> SimulatedScan:
     site = make_site(settings, spec.site)
     state = participant_state(settings, spec)
-    head = _coarse(make_head(settings.voxel_mm, state.atrophy))
+    head = _coarse_head(round(state.atrophy * 20) / 20)
     signal = HeadSignal(head, state)
     mask = head.maps[:3].sum(axis=0) > 0.5
     rng = np.random.default_rng((settings.seed, spec.index, spec.site))
@@ -73,20 +74,31 @@ def simulate(settings: PhantomSettings, spec: ParticipantSpec) -> SimulatedScan:
         spec=spec,
         samples=resample(ratio / b0[:, None], matrix),
         mask=mask,
-        white=head.maps[0] > 0.5,
+        region=(dispersion_region(head.points()) > 0.5) & (head.maps[0] > 0.3),
         voxel_mm=float(head.affine[0, 0]),
     )
 
 
+@dataclass(frozen=True)
+class Cohort:
+    """People who train the harmonisation, and others who were scanned at both sites."""
+
+    training: list[SimulatedScan]
+    training_at_a: list[SimulatedScan]
+    travellers: list[SimulatedScan]
+
+
 @pytest.fixture(scope="session")
-def simulate_cohort() -> Callable[..., list[SimulatedScan]]:
-    """Simulate a cohort; `site` sends everybody to one scanner (travelling subjects)."""
-
-    def make(*, site: int | None = None, first: int = 0, **settings: object) -> list[SimulatedScan]:
-        plan = PhantomSettings(voxel_mm=6.0, **settings)  # type: ignore[arg-type]
-        specs = plan_cohort(plan)[first:]
-        if site is not None:
-            specs = tuple(replace(spec, site=site) for spec in specs)
-        return [simulate(plan, spec) for spec in specs]
-
-    return make
+def cohort() -> Cohort:
+    settings = PhantomSettings(voxel_mm=6.0, per_group=15, groups=("AD", "DLB", "PD"))
+    specs = plan_cohort(settings)
+    # Diagnosis and site lean on each other: two thirds of AD at A, two thirds of PD at B.
+    lean = {0: (0, 0, 1), 1: (0, 1), 2: (1, 1, 0)}
+    training = [
+        replace(s, site=lean[s.group][(s.index // 3) % len(lean[s.group])]) for s in specs[:36]
+    ]
+    return Cohort(
+        training=[simulate(settings, s) for s in training],
+        training_at_a=[simulate(settings, replace(s, site=0)) for s in training],
+        travellers=[simulate(settings, replace(s, site=k)) for s in specs[36:] for k in (0, 1)],
+    )

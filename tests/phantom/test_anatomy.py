@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nilearn import datasets
+from scipy import ndimage
 
 from bids_gevnet.phantom.anatomy import TISSUES, atrophy_source, load_template, make_head
 
@@ -77,3 +79,15 @@ def test_a_fine_grid_keeps_the_volumes_of_a_coarse_one():
         h.maps[:3].sum(axis=(1, 2, 3)) * np.prod(np.diag(h.affine)[:3]) for h in (coarse, fine)
     ]
     np.testing.assert_allclose(*volumes, rtol=0.02)
+
+
+def test_block_means_keep_white_matter_where_nilearn_has_it():
+    image = datasets.load_mni152_wm_template(resolution=1)
+    summaries = []
+    for white, affine in (
+        (image.get_fdata(), image.affine),
+        (load_template(2)[0][0], load_template(2)[1]),
+    ):
+        centre = ndimage.center_of_mass(white.astype(np.float64))
+        summaries.append(affine[:3, :3] @ centre + affine[:3, 3])
+    np.testing.assert_allclose(*summaries, atol=0.1)

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.phantom import tiny_settings
+from bids_gevnet.phantom import PhantomSettings, tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.dataset import INCOMPLETE_MARKER, is_phantom, write_cohort
 from bids_gevnet.phantom.simulate import simulate_participant
@@ -155,6 +156,17 @@ def test_participants_table(plain):
     assert set(json.loads((plain / "participants.json").read_text())) == set(table) - {
         "participant_id"
     }
+
+
+def test_settings_are_kept_with_the_truth(plain, tmp_path):
+    stored = json.loads((plain / "sourcedata" / "truth" / "settings.json").read_text())
+    assert PhantomSettings(**{**stored, "groups": tuple(stored["groups"])}) == replace(
+        SETTINGS, b_values=stored["b_values"]
+    )
+    noiseless = replace(SETTINGS, groups=("X",), snr=math.inf)
+    write_cohort(tmp_path / "noiseless", noiseless)
+    text = (tmp_path / "noiseless" / "sourcedata" / "truth" / "settings.json").read_text()
+    assert json.loads(text)["snr"] is None  # JSON has no infinity
 
 
 def test_images_carry_no_time_stamp(plain):

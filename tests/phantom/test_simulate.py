@@ -57,6 +57,18 @@ def test_tensor_fit_with_stored_gradients_finds_the_fibres(clean_scans, site):
     assert np.median(fa) > 0.4
 
 
+@pytest.mark.slow
+def test_fine_voxels_find_the_fibres_too():
+    """Below 4 mm the head is made from the 1 mm template."""
+    plan = tiny_settings(voxel_mm=2.5, directions=12, **STILL)
+    scan = simulate_participant(plan, plan_cohort(plan)[1])
+    mask, direction = single_fibre(scan.truth, least=0.9)
+    bvecs = world_from_fsl(scan.bvecs_fsl, scan.affine)
+    found, fa = main_directions(scan.data, scan.bvals, bvecs, mask)
+    assert np.median(angles_deg(found, direction[mask])) < 1.0
+    assert np.median(fa) > 0.5
+
+
 @pytest.mark.parametrize("site", range(4))
 @pytest.mark.parametrize("axis", range(3))
 def test_a_wrong_flip_does_not_find_the_fibres(clean_scans, site, axis):

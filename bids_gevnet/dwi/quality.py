@@ -1,0 +1,172 @@
+r"""Numbers that tell a good scan from a bad one, for the report.
+
+- ``snr_b0``: mean over the brain of b0, over the noise of the background,
+  :math:`\sigma = \sqrt{\langle S^2 \rangle / 2}` for Rayleigh-distributed air. Scanners that set
+  air to zero leave no background; with two or more b0s their difference gives the noise, and
+  otherwise the number is missing.
+- ``cnr``: how much more the signal of one voxel varies over directions than a tensor leaves
+  unexplained, the median over white matter of std over misfit.
+- ``tensor_residual``: median misfit of the tensor in white matter, as a fraction of b0. Motion,
+  eddy currents, dropouts and a wrong gradient table all raise it.
+- neighbouring correlation: mean correlation between volumes with the nearest directions; falls
+  with every kind of artefact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.dwi.tensor import fit_tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bids_gevnet.dwi.shells import Shell, Shells
+
+WHITE_MATTER_FA = 0.4
+_MOST_VOXELS = 20000
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Quality of one scan; ``None`` where it cannot be told.
+
+    Attributes
+    ----------
+    snr_b0 : float or None
+    cnr : float or None
+    tensor_residual : float or None
+    neighbour_correlation : float or None
+    mean_fa_white_matter : float or None
+    """
+
+    snr_b0: float | None
+    cnr: float | None
+    tensor_residual: float | None
+    neighbour_correlation: float | None
+    mean_fa_white_matter: float | None
+
+
+def assess_quality(
+    data: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    bvals: NDArray[np.floating[Any]],
+    bvecs: NDArray[np.floating[Any]],
+    shells: Shells,
+    shell: Shell,
+) -> Quality:
+    """Measure the quality of a corrected scan.
+
+    Parameters
+    ----------
+    data : (X, Y, Z, n) array
+    mask : (X, Y, Z) array of bool
+        Brain.
+    bvals : (n,) array
+    bvecs : (n, 3) array
+        In any axes, rotated with the correction.
+    shells : Shells
+    shell : Shell
+        The one to look at.
+
+    Returns
+    -------
+    quality : Quality
+    """
+    snr = b0_snr(data, mask, shells.b0)
+    volumes = np.concatenate([shells.b0, shell.volumes])
+    voxels = np.flatnonzero(mask)
+    voxels = voxels[:: max(1, len(voxels) // _MOST_VOXELS)]
+    if shell.n_directions < 6 or not shells.b0.size or not voxels.size:
+        return Quality(snr, None, None, None, None)
+    signal = data.reshape(-1, data.shape[-1])[voxels][:, volumes]  # (v, k)
+    b0_count = len(shells.b0)
+    threshold = float(np.max(bvals[shells.b0]))
+    fit = fit_tensor(signal, bvals[volumes], bvecs[volumes], b0_threshold=threshold)
+    white = (fit.fa > WHITE_MATTER_FA) & (fit.fa < 0.95) & (fit.residual > 0)
+    correlation = neighbour_correlation(signal[:, b0_count:], bvecs[shell.volumes])
+    if not white.any():
+        return Quality(snr, None, None, correlation, None)
+    base = np.maximum(signal[:, :b0_count].mean(axis=1), 1e-6)
+    spread = signal[:, b0_count:].std(axis=1) / base
+    return Quality(
+        snr_b0=snr,
+        cnr=float(np.median(spread[white] / fit.residual[white])),
+        tensor_residual=float(np.median(fit.residual[white])),
+        neighbour_correlation=correlation,
+        mean_fa_white_matter=float(np.mean(fit.fa[white])),
+    )
+
+
+def b0_snr(
+    data: NDArray[np.floating[Any]], mask: NDArray[np.bool_], b0: NDArray[np.intp]
+) -> float | None:
+    """Return the signal-to-noise ratio of b0 in the brain.
+
+    Parameters
+    ----------
+    data : (X, Y, Z, n) array
+    mask : (X, Y, Z) array of bool
+    b0 : (k,) array of int
+
+    Returns
+    -------
+    snr : float or None
+        None when neither repeated b0s nor air tell the noise.
+    """
+    if not b0.size or not mask.any():
+        return None
+    first = np.asarray(data[..., b0[0]], dtype=np.float64)
+    signal = float(first[mask].mean())
+    if b0.size > 1:
+        difference = (first - data[..., b0[1]])[mask]
+        # Robust: at edges the difference is motion, not noise.
+        noise = 1.4826 * float(np.median(np.abs(difference - np.median(difference)))) / np.sqrt(2)
+    else:
+        air = first[_far_from(mask)]
+        air = air[air > 0]
+        if air.size < 1000:
+            return None
+        # Median of a Rayleigh distribution: sigma sqrt(2 log 2); ghosts hardly move it.
+        noise = float(np.median(air)) / np.sqrt(2 * np.log(2))
+    return float(signal / noise) if noise > 0 else None
+
+
+def _far_from(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the corners of the volume beyond the box of the mask: air, even with ghosts."""
+    inside = np.argwhere(mask)
+    low, high = inside.min(axis=0), inside.max(axis=0)
+    index = np.indices(mask.shape, sparse=True)
+    outside = [(index[i] < low[i]) | (index[i] > high[i]) for i in range(2)]
+    return np.asarray(np.broadcast_to(outside[0] & outside[1], mask.shape))
+
+
+def neighbour_correlation(
+    signal: NDArray[np.floating[Any]], bvecs: NDArray[np.floating[Any]]
+) -> float | None:
+    """Return the mean correlation of each volume with that of the nearest direction.
+
+    Parameters
+    ----------
+    signal : (v, k) array
+        Volumes of one shell.
+    bvecs : (k, 3) array
+
+    Returns
+    -------
+    correlation : float or None
+    """
+    if signal.shape[1] < 2 or signal.shape[0] < 2:
+        return None
+    closeness = np.abs(bvecs @ bvecs.T)
+    np.fill_diagonal(closeness, -1)
+    nearest = np.argmax(closeness, axis=1)
+    centred = signal - signal.mean(axis=0)
+    norms = np.linalg.norm(centred, axis=0)
+    products = np.einsum("vk,vk->k", centred, centred[:, nearest])
+    lengths = norms * norms[nearest]
+    usable = lengths > 0
+    return float(np.mean(products[usable] / lengths[usable])) if usable.any() else None

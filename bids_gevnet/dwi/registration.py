@@ -1,0 +1,341 @@
+r"""Affine registration of a scan to the template, and how good it is.
+
+Transforms lead from the moving image to the fixed one, world RAS mm: ``dwi_to_mni`` takes a point
+of the conformed scan to MNI. Similarity is mutual information, because b0 looks like T2 and the
+template like T1.
+
+The start matters: conforming takes the rotation out of oblique headers, so heads come pitched by
+20 degrees and more. Brains are put on each other by centre of mass and size, turned by several
+rotations, registered briefly at 8 mm; the start with the highest mutual information goes on to
+4 and 3 mm.
+
+Quality: the Dice overlap of the brain masks within the field of view, and normalised mutual
+information (H(X) + H(Y)) / H(X, Y) of the brains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.dwi.ants_linear import Schedule, register, to_ants_image
+from bids_gevnet.dwi.gradients import voxel_sizes
+from bids_gevnet.dwi.interpolation import coarsen, resample_volume
+from bids_gevnet.dwi.mask import dice, grow_mask
+from bids_gevnet.errors import ParticipantError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+START_MM, MIDDLE_MM, FINE_MM = 8.0, 4.0, 3.0
+START_ANGLES_DEG = (
+    (0, 0, 0),
+    *((angle, 0, 0) for angle in (-30, 30)),
+    *((0, angle, 0) for angle in (-20, 20)),
+    *((0, 0, angle) for angle in (-20, 20)),
+)
+"""Rotations about x (nodding, the largest in practice), y and z that are tried."""
+
+MASK_MARGIN_MM = 8.0
+POOR_DICE = 0.85
+POOR_INFORMATION = 1.03
+"""Below either the report warns; see benchmarks/results/accuracy.md for what good ones reach."""
+
+_START = Schedule("Affine", "MI", 24, 1.0, (40,), (1,), (0.0,))
+_MIDDLE = Schedule("Affine", "MI", 32, 0.5, (100,), (1,), (0.0,))
+_FINE = Schedule("Affine", "MI", 32, 0.5, (60,), (1,), (0.0,))
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume with its place in the world and its brain.
+
+    Attributes
+    ----------
+    data : (X, Y, Z) array
+    affine : (4, 4) array
+        Voxel to world RAS.
+    mask : (X, Y, Z) array of bool
+        Brain.
+    """
+
+    data: NDArray[np.floating[Any]]
+    affine: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A linear transform and its quality.
+
+    Attributes
+    ----------
+    moving_to_fixed : (4, 4) array
+        World RAS, mm.
+    dice : float
+        Overlap of the brain masks within the field of view of the moving image.
+    information : float
+        Normalised mutual information of the brains, from 1 (none) to 2.
+    """
+
+    moving_to_fixed: NDArray[np.float64]
+    dice: float
+    information: float
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether someone should look at it."""
+        return self.dice < POOR_DICE or self.information < POOR_INFORMATION
+
+    def __str__(self) -> str:
+        verdict = "POOR, look at the figure" if self.is_poor else "good"
+        return (
+            f"registration {verdict}: overlap of brains {self.dice:.3f} (expected at least "
+            f"{POOR_DICE}), normalised mutual information {self.information:.3f} (expected at "
+            f"least {POOR_INFORMATION})"
+        )
+
+
+def register_to_template(moving: Volume, template: Volume) -> Registration:
+    """Find the affine transform of a brain to the template.
+
+    Parameters
+    ----------
+    moving, template : Volume
+        Any contrast.
+
+    Returns
+    -------
+    registration : Registration
+        From ``moving`` to ``template``.
+    """
+    starts = [
+        _turn_about_centres(moving, template, angles, scale=True) for angles in START_ANGLES_DEG
+    ]
+    transform = _refine(moving, template, starts, (_START, _MIDDLE, _FINE))
+    return assess(transform, moving, template)
+
+
+def register_rigid(
+    moving: Volume, fixed: Volume, starts: Iterable[NDArray[np.float64]]
+) -> Registration:
+    """Find the rigid transform between two images of one head, for instance b0 and T1w.
+
+    Parameters
+    ----------
+    moving : Volume
+        With a brain mask, for instance the mean b0.
+    fixed : Volume
+        Its mask need not be known: give all True.
+    starts : iterable of (4, 4) array
+        First guesses of ``moving_to_fixed``: that of the headers, at least. The best one is
+        taken, the identity of centres of mass among them.
+
+    Returns
+    -------
+    registration : Registration
+        From ``moving`` to ``fixed``; its ``dice`` is 1 where the fixed mask is not known.
+    """
+    guesses = [*starts, _turn_about_centres(moving, fixed, (0, 0, 0), scale=False)]
+    # The brain is known in the moving image only, and the metric looks where the fixed image is
+    # masked: so the two change places.
+    backwards = [np.asarray(np.linalg.inv(guess)) for guess in guesses]
+    start, middle, fine = (replace(s, kind="Rigid") for s in (_START, _MIDDLE, _FINE))
+    swapped = replace(fixed, mask=np.ones_like(fixed.mask))
+    found = _refine(swapped, moving, backwards, (start, middle, fine))
+    return assess(np.asarray(np.linalg.inv(found)), moving, fixed)
+
+
+def assess(
+    transform: NDArray[np.float64], moving: Volume, fixed: Volume, voxel_mm: float = MIDDLE_MM
+) -> Registration:
+    """Measure the quality of a transform.
+
+    Parameters
+    ----------
+    transform : (4, 4) array
+        Moving to fixed, world mm.
+    moving, fixed : Volume
+    voxel_mm : float
+        Grid on which to compare.
+
+    Returns
+    -------
+    registration : Registration
+    """
+    reference, affine = coarsen(fixed.data, fixed.affine, voxel_mm)
+    reference_mask = _onto(fixed.mask, fixed.affine, np.eye(4), reference.shape, affine)
+    seen = _onto(
+        np.ones(moving.data.shape, bool), moving.affine, transform, reference.shape, affine
+    )
+    mask = _onto(moving.mask, moving.affine, transform, reference.shape, affine)
+    smooth, smooth_affine = coarsen(moving.data, moving.affine, voxel_mm)
+    shape = (reference.shape[0], reference.shape[1], reference.shape[2])
+    warped = resample_volume(smooth, smooth_affine, transform, shape, affine, order=1)
+    both = mask & reference_mask
+    whole = bool(fixed.mask.all())
+    return Registration(
+        moving_to_fixed=transform,
+        dice=1.0 if whole else dice(mask & seen, reference_mask & seen),
+        information=normalised_information(reference[both], warped[both]),
+    )
+
+
+def normalised_information(
+    first: NDArray[np.floating[Any]], second: NDArray[np.floating[Any]], bins: int = 24
+) -> float:
+    """Return (H(X) + H(Y)) / H(X, Y) of two sets of values at the same points.
+
+    Parameters
+    ----------
+    first, second : (n,) array
+    bins : int
+        Of equal width between the 1st and the 99th percentile.
+
+    Returns
+    -------
+    information : float
+        1 for independent values (or fewer than two of them), 2 for a one-to-one relation.
+    """
+    if first.size < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 1.0
+    x, y = (
+        np.clip(values, *np.percentile(values, (1, 99))).astype(np.float64)
+        for values in (first, second)
+    )
+    joint = np.histogram2d(x, y, bins=bins)[0] / first.size
+    separate = _entropy(joint.sum(axis=0)) + _entropy(joint.sum(axis=1))
+    together = _entropy(joint)
+    return separate / together if together > 0 else 1.0
+
+
+def _entropy(probability: NDArray[np.float64]) -> float:
+    positive = probability[probability > 0]
+    return float(-np.sum(positive * np.log(positive)))
+
+
+def _onto(
+    mask: NDArray[np.bool_],
+    affine: NDArray[np.float64],
+    transform: NDArray[np.float64],
+    shape: tuple[int, ...],
+    target_affine: NDArray[np.float64],
+) -> NDArray[np.bool_]:
+    target = (shape[0], shape[1], shape[2])
+    return resample_volume(mask, affine, transform, target, target_affine, order=1) > 0.5
+
+
+def _centre_mm(volume: Volume) -> NDArray[np.float64]:
+    if not volume.mask.any():
+        raise ParticipantError(
+            expected="a brain mask with voxels in it",
+            found="an empty one",
+            remedy="look at the b0 and its mask, or try --masking bet",
+        )
+    # An unknown brain (mask all True) is found by its signal.
+    weight = volume.mask * np.maximum(volume.data, 0) if volume.mask.all() else volume.mask
+    axes = [np.arange(size) for size in weight.shape]
+    total = float(weight.sum()) or 1.0
+    index = [
+        float(np.tensordot(weight.sum(axis=tuple({0, 1, 2} - {i})), axes[i], 1)) / total
+        for i in range(3)
+    ]
+    return np.asarray((volume.affine @ np.array([*index, 1.0]))[:3])
+
+
+def _brain_ml(volume: Volume) -> float:
+    return float(volume.mask.sum() * np.prod(voxel_sizes(volume.affine)) / 1000)
+
+
+def _turn_about_centres(
+    moving: Volume, fixed: Volume, angles_deg: tuple[float, float, float], *, scale: bool
+) -> NDArray[np.float64]:
+    from scipy.spatial.transform import Rotation
+
+    # A brain cut by the field of view is small for another reason: keep the size plausible.
+    size = np.cbrt(_brain_ml(fixed) / _brain_ml(moving)) if scale else 1.0
+    matrix = np.eye(4)
+    matrix[:3, :3] = (
+        np.clip(size, 0.85, 1.2) * Rotation.from_euler("xyz", angles_deg, degrees=True).as_matrix()
+    )
+    matrix[:3, 3] = _centre_mm(fixed) - matrix[:3, :3] @ _centre_mm(moving)
+    return matrix
+
+
+def _refine(
+    moving: Volume,
+    fixed: Volume,
+    starts: list[NDArray[np.float64]],
+    schedules: tuple[Schedule, Schedule, Schedule],
+) -> NDArray[np.float64]:
+    """Register briefly from every start, then go on from the best."""
+    tried = [_register_at(START_MM, moving, fixed, start, schedules[0]) for start in starts]
+    information = [assess(found, moving, fixed, START_MM) for found in tried]
+    # Overlap counts too: a brain shrunk into a uniform region has high information.
+    best = max(range(len(tried)), key=lambda i: information[i].information * information[i].dice)
+    middle = _register_at(MIDDLE_MM, moving, fixed, tried[best], schedules[1])
+    return _register_at(FINE_MM, moving, fixed, middle, schedules[2])
+
+
+def _register_at(
+    voxel_mm: float,
+    moving: Volume,
+    fixed: Volume,
+    start: NDArray[np.float64],
+    schedule: Schedule,
+) -> NDArray[np.float64]:
+    target, affine = coarsen(fixed.data * fixed.mask, fixed.affine, voxel_mm)
+    image, image_affine = coarsen(moving.data * moving.mask, moving.affine, voxel_mm)
+    around = grow_mask(
+        _onto(fixed.mask, fixed.affine, np.eye(4), target.shape, affine), affine, MASK_MARGIN_MM
+    )
+    # An affine start has shear, which no header can hold: the image is taken there instead.
+    shape = (target.shape[0], target.shape[1], target.shape[2])
+    moved = resample_volume(image, image_affine, start, shape, affine, order=1)
+    found = register(
+        to_ants_image(target, affine),
+        moved,
+        affine,
+        schedule,
+        fixed_mask=to_ants_image(around, affine),
+    )
+    return np.asarray(found @ start)
+
+
+def brain_box(
+    mask: NDArray[np.bool_],
+    affine: NDArray[np.float64],
+    resolution_mm: float,
+    margin_mm: float = 4.0,
+) -> tuple[tuple[int, int, int], NDArray[np.float64]]:
+    """Return the grid of the output: the template's brain box at some resolution.
+
+    Parameters
+    ----------
+    mask : (X, Y, Z) array of bool
+        Brain of the template.
+    affine : (4, 4) array
+        Axis-aligned voxel to MNI.
+    resolution_mm : float
+    margin_mm : float
+        Room around the brain on every side.
+
+    Returns
+    -------
+    shape : (int, int, int)
+    affine : (4, 4) array
+        RAS; voxel centres at whole multiples of the resolution, so that grids of equal
+        resolution agree voxel by voxel whatever the margin.
+    """
+    corners = np.stack([np.argwhere(mask).min(axis=0), np.argwhere(mask).max(axis=0)])
+    world = np.sort((corners @ affine[:3, :3].T) + affine[:3, 3], axis=0)
+    low = np.floor((world[0] - margin_mm) / resolution_mm)
+    high = np.ceil((world[1] + margin_mm) / resolution_mm)
+    shape = (high - low).astype(int) + 1
+    box = np.diag([resolution_mm, resolution_mm, resolution_mm, 1.0])
+    box[:3, 3] = low * resolution_mm
+    return (int(shape[0]), int(shape[1]), int(shape[2])), box

@@ -1,0 +1,109 @@
+"""Numbers that tell whether a scan can be trusted."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    traits,
+)
+
+from bids_gevnet.bids.gradient_files import read_bval, read_bvec
+from bids_gevnet.dwi.coherence import Coherence, check_coherence
+from bids_gevnet.dwi.conform import ras_order
+from bids_gevnet.dwi.quality import assess_quality
+from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.interfaces.series import read_image, read_mask, read_series, write_facts
+
+
+class MeasureQualityInputSpec(BaseInterfaceInputSpec):
+    """A corrected scan, and its first run as it came."""
+
+    image = File(exists=True, mandatory=True, desc="corrected series")
+    gradients = File(exists=True, mandatory=True, desc="its gradients")
+    mask = File(exists=True, mandatory=True, desc="brain")
+    raw_image = File(exists=True, mandatory=True, desc="first run as it lies in the dataset")
+    raw_bval = File(exists=True, mandatory=True, desc="its b-values")
+    raw_bvec = File(exists=True, mandatory=True, desc="its gradient vectors")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+
+
+class MeasureQualityOutputSpec(TraitedSpec):
+    """Facts for the report."""
+
+    facts = File(exists=True, desc="what the report says")
+
+
+class MeasureQuality(SimpleInterface):
+    """SNR, CNR, misfit of the tensor, and whether the gradient table fits the anatomy."""
+
+    input_spec = MeasureQualityInputSpec
+    output_spec = MeasureQualityOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        series = read_series(self.inputs.image, self.inputs.gradients)
+        mask, _ = read_mask(self.inputs.mask)
+        shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
+        quality = assess_quality(
+            series.data, mask, series.bvals, series.bvecs_ras, shells, choose_shell(shells)
+        )
+        coherence = self._coherence(mask)
+        facts = _rounded(dataclasses.asdict(quality)) | {
+            "coherence": {
+                "text": str(coherence),
+                "identity_is_best": coherence.identity_is_best,
+                "best": str(coherence.best),
+                "score": round(float(coherence.scores[0]), 4),
+                "best_score": round(float(coherence.scores.max()), 4),
+                "voxels": coherence.n_voxels,
+            }
+        }
+        self._results["facts"] = str(write_facts(Path(runtime.cwd), facts))
+        return runtime
+
+    def _coherence(self, mask: npt.NDArray[np.bool_]) -> Coherence:
+        """Check the table of the raw run, so that what is found can be mended in its file."""
+        data, affine = read_image(self.inputs.raw_image)
+        bvals = read_bval(Path(self.inputs.raw_bval))
+        bvecs = read_bvec(Path(self.inputs.raw_bvec))
+        shells = find_shells(bvals, b0_threshold=self.inputs.b0_threshold)
+        volumes = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
+        return check_coherence(
+            np.nan_to_num(data[..., volumes]),
+            to_raw_axes(mask, affine),
+            affine,
+            bvals[volumes],
+            np.nan_to_num(bvecs[volumes]),
+            b0_threshold=self.inputs.b0_threshold,
+        )
+
+
+def _rounded(numbers: dict[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, 5) for name, value in numbers.items()}
+
+
+def to_raw_axes(
+    conformed: npt.NDArray[np.bool_], raw_affine: npt.NDArray[np.float64]
+) -> npt.NDArray[np.bool_]:
+    """Undo the reordering of axes that conforming did.
+
+    Parameters
+    ----------
+    conformed : (X, Y, Z) array
+    raw_affine : (4, 4) array
+        Of the image before it was conformed.
+
+    Returns
+    -------
+    raw : array
+        In the axes of the raw image.
+    """
+    axes, signs = ras_order(raw_affine)
+    flipped = np.flip(conformed, [axis for axis, sign in enumerate(signs) if sign < 0])
+    return np.transpose(flipped, np.argsort(axes))

@@ -1,0 +1,214 @@
+"""What a prediction rests on: gradients of a class score, per voxel and per direction.
+
+With the score F_c of class c, minus the mean score of all others (`margin`; softmax does not see
+what is common to all), the attribution A of each input sample x_i is
+
+    gradient       A_i = dF_c / dx_i                              sensitivity
+    product        A_i = (x_i - b_i) dF_c / dx_i                  first-order share
+    integrated     A_i = (x_i - b_i) int_0^1 dF_c/dx_i (b + t (x - b)) dt
+
+b is the `baseline`, 0 unless given. The integrated gradients (Sundararajan 2017) add up to
+F_c(x) - F_c(b); the integral is the midpoint sum of `n_steps` terms. Maps for people to look at
+are root mean squares: of A over directions for a voxel, over brain voxels for a direction.
+
+The network is put in its state after training, with fixed statistics, and goes through the scan
+piece by piece as always: memory holds the scan, its gradient and one piece.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bids_gevnet.errors import InputError
+from bids_gevnet.sphere.resampling import expand_index
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bids_gevnet.nn.compound import CompoundNetwork
+
+Method = Literal["gradient", "product", "integrated"]
+
+
+@dataclass(frozen=True)
+class Saliency:
+    """Attribution of one prediction for one scan.
+
+    Parameters
+    ----------
+    target : int
+        The class that is explained.
+    scores : (classes,) tensor
+        The network's scores.
+    attribution : (6 nside^2, X, Y, Z) tensor
+        A of every distinct direction and voxel.
+    voxels : (X, Y, Z) tensor
+        Root mean square over directions.
+    directions : (6 nside^2,) tensor
+        Root mean square over brain voxels.
+    """
+
+    target: int
+    scores: Tensor
+    attribution: Tensor
+    voxels: Tensor
+    directions: Tensor
+
+    def on_sphere(self) -> Tensor:
+        """Directions on all HEALPix points, opposite ones alike: (12 nside^2,) tensor."""
+        nside = round((len(self.directions) / 6) ** 0.5)
+        return self.directions[torch.from_numpy(expand_index(nside)).to(self.directions.device)]
+
+
+def margin(scores: Tensor, target: int) -> Tensor:
+    """Score of a class minus the mean of the others: (samples, classes) to (samples,) tensor."""
+    n_classes = scores.shape[1]
+    return (scores[:, target] * n_classes - scores.sum(1)) / (n_classes - 1)
+
+
+def attribute(
+    network: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    x: Tensor,
+    target: int | None = None,
+    *,
+    method: Method = "gradient",
+    baseline: Tensor | None = None,
+    n_steps: int = 16,
+) -> tuple[Tensor, Tensor, int]:
+    """Attribution for any network, of the sphere or of scans.
+
+    Parameters
+    ----------
+    network
+        The module whose mode is set to evaluation meanwhile; its parameters get no gradients.
+    forward : callable
+        Input to scores, (1, ...) to (1, classes): the network itself, or with its other inputs.
+    x : (1, ...) tensor
+        One sample.
+    target : int or None
+        Class to explain; None for the one with the highest score.
+    method
+        See the module's docstring.
+    baseline : (1, ...) tensor or None
+        b; zeros if None.
+    n_steps : int
+        Points of the integral.
+
+    Returns
+    -------
+    attribution : (...) tensor
+    scores : (classes,) tensor
+    target : int
+    """
+    if len(x) != 1:
+        raise InputError(
+            expected="one sample at a time",
+            found=f"a batch of {len(x)}",
+            remedy="call once for each sample",
+        )
+    modes = [(module, module.training) for module in network.modules()]
+    network.eval()
+    try:
+        with torch.no_grad():
+            scores = forward(x)[0]
+        if not -len(scores) <= (target or 0) < len(scores):
+            raise InputError(
+                expected=f"a class from 0 to {len(scores) - 1}",
+                found=str(target),
+                remedy="count classes from 0",
+            )
+        chosen = int(scores.argmax()) if target is None else target
+        start = torch.zeros_like(x) if baseline is None else baseline
+        steps = [(k + 0.5) / n_steps for k in range(n_steps)] if method == "integrated" else [1.0]
+        total = torch.zeros_like(x)
+        for t in steps:
+            point = torch.lerp(start, x, t).requires_grad_()
+            with torch.enable_grad():
+                value = margin(forward(point), chosen).sum()
+                total += torch.autograd.grad(value, point)[0] / len(steps)
+        attribution = total if method == "gradient" else total.mul_(x - start)
+    finally:
+        for module, training in modes:
+            module.training = training
+    return attribution[0], scores, chosen
+
+
+def saliency(
+    network: CompoundNetwork,
+    scan: Tensor,
+    mask: Tensor,
+    target: int | None = None,
+    *,
+    method: Method = "gradient",
+    baseline: Tensor | None = None,
+    n_steps: int = 16,
+) -> Saliency:
+    """Explain the prediction of a compound network for one scan.
+
+    Parameters
+    ----------
+    network
+        Any network of Table 3.
+    scan : (6 nside^2, X, Y, Z) tensor
+    mask : (X, Y, Z) bool tensor
+    target : int or None
+        Class to explain; None for the predicted one.
+    method, n_steps
+        See the module's docstring.
+    baseline : (6 nside^2, X, Y, Z) tensor or None
+        For instance the mean scan of a reference group; zeros if None.
+
+    Returns
+    -------
+    saliency : Saliency
+    """
+    attribution, scores, chosen = attribute(
+        network,
+        lambda x: network(x, mask[None]),
+        scan[None].float(),
+        target,
+        method=method,
+        baseline=None if baseline is None else baseline[None].float(),
+        n_steps=n_steps,
+    )
+    # One pass over the attribution each, without a squared copy of it.
+    n_directions = len(attribution)
+    voxels = torch.linalg.vector_norm(attribution, dim=0) / n_directions**0.5
+    inside = torch.stack([torch.linalg.vector_norm(a[mask]) for a in attribution])
+    return Saliency(chosen, scores, attribution, voxels, inside / mask.sum().sqrt())
+
+
+def sphere_saliency(
+    network: nn.Module,
+    signal: Tensor,
+    target: int | None = None,
+    *,
+    method: Method = "gradient",
+    n_steps: int = 16,
+) -> Tensor:
+    """Explain the output of a spherical network for one signal, per direction.
+
+    Parameters
+    ----------
+    network
+        From (1, channels, points) to (1, classes), as every spherical network of the zoo.
+    signal : (channels, points) tensor
+    target : int or None
+        Output to explain; None for the largest.
+    method, n_steps
+        See the module's docstring.
+
+    Returns
+    -------
+    directions : (points,) tensor
+        Root mean square over channels.
+    """
+    attribution, _, _ = attribute(
+        network, network, signal[None], target, method=method, n_steps=n_steps
+    )
+    return attribution.square().mean(0).sqrt()

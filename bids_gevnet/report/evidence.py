@@ -1,0 +1,243 @@
+"""Find on disk what a report is made of, and survive whatever is missing or broken."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from glob import escape
+from pathlib import Path
+from typing import Any
+
+import nibabel as nib
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bids_gevnet.bids.gradient_files import read_bval, read_bvec
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
+from bids_gevnet.errors import BidsGevnetError
+
+FACTS = "_desc-report_facts.json"
+_BROKEN = (OSError, EOFError, ValueError, BidsGevnetError, nib.filebasedimages.ImageFileError)
+"""What reading a truncated, absent or garbled file raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A 3D image: values and voxel-to-world affine in mm."""
+
+    data: npt.NDArray[Any]
+    affine: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """b-values (n,) and unit directions in world RAS (n, 3)."""
+
+    bvals: npt.NDArray[np.float64]
+    bvecs_ras: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScanEvidence:
+    """All that is on disk of one scan.
+
+    Parameters
+    ----------
+    folder : Path
+        The dwi folder.
+    name : str
+        What all its files begin with.
+    facts : mapping
+        Notes of the stages; empty where there are none.
+    """
+
+    folder: Path
+    name: str
+    facts: Mapping[str, Any]
+
+    def part(self, key: str) -> Mapping[str, Any]:
+        """Facts of one stage, empty if the stage left none."""
+        found = self.facts.get(key)
+        return found if isinstance(found, Mapping) else {}
+
+    def parts(self, key: str) -> list[Mapping[str, Any]]:
+        """Facts of one stage run by run."""
+        found = self.facts.get(key)
+        if not isinstance(found, list):
+            return []
+        return [item if isinstance(item, Mapping) else {} for item in found]
+
+    def native(self, ending: str) -> Path:
+        """Path of a file in the scan's own space."""
+        return self.folder / f"{self.name}_{ending}"
+
+    def standard(self, ending: str) -> Path:
+        """Path of a file in template space."""
+        return self.folder / f"{self.name}_{self.space}_{ending}"
+
+    @cached_property
+    def space(self) -> str:
+        """Entities `space-X_res-Y`: of several, those written last."""
+        pattern = re.compile(r"_(space-[A-Za-z0-9]+_res-[A-Za-z0-9]+)_")
+        found = [
+            (path.stat().st_mtime, match.group(1))
+            for path in self.folder.glob(f"{escape(self.name)}_space-*_desc-*.nii.gz")
+            if (match := pattern.search(path.name))
+        ]
+        return max(found)[1] if found else "space-none_res-none"
+
+    @property
+    def template(self) -> str:
+        """Label of the template's space."""
+        return self.space.split("_")[0].removeprefix("space-")
+
+    @property
+    def resolution_mm(self) -> float | None:
+        """Voxel size in template space, from the name of the files."""
+        try:
+            return float(self.space.rsplit("res-", 1)[1].replace("p", "."))
+        except ValueError:
+            return None
+
+
+def find_scans(output_dir: Path, label: str) -> list[ScanEvidence]:
+    """Find the scans of a participant, finished or not, in the order of their names."""
+    top = output_dir / f"sub-{label}"
+    scans: dict[tuple[Path, str], Mapping[str, Any]] = {}
+    for ending in ("_desc-preproc_dwi.nii.gz", FACTS):
+        for path in sorted(top.rglob(f"dwi/*{ending}")):
+            name = path.name.removesuffix(ending)
+            if "_space-" in name:
+                continue
+            facts = read_json(path) if ending == FACTS else {}
+            scans[path.parent, name] = facts
+    return [ScanEvidence(folder, name, scans[folder, name]) for folder, name in sorted(scans)]
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Read an object, or nothing."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def read_settings(output_dir: Path) -> Mapping[str, Any]:
+    """Read the preprocessing settings of the last run, or nothing."""
+    try:
+        text = (output_dir / "logs" / "settings.toml").read_text(encoding="utf-8")
+        found = tomllib.loads(text).get("preprocessing", {})
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def read_volume(path: Path) -> Volume | None:
+    """Read a 3D image, or nothing."""
+    try:
+        image = nib.load(path)
+        data = np.asarray(image.dataobj, dtype=np.float32)
+        affine = np.asarray(image.affine, dtype=np.float64)
+        np.linalg.inv(affine)
+    except _BROKEN:
+        return None
+    if data.ndim != 3 or min(data.shape) < 2:
+        return None
+    return Volume(np.nan_to_num(data, posinf=0.0, neginf=0.0), affine)
+
+
+def read_gradients(image: Path) -> Gradients | None:
+    """Read the table beside an image, in world RAS, or nothing."""
+    stem = image.name.removesuffix(".nii.gz")
+    try:
+        bvals = read_bval(image.with_name(f"{stem}.bval"))
+        bvecs = read_bvec(image.with_name(f"{stem}.bvec"))
+        affine = np.asarray(nib.load(image).affine, dtype=np.float64)
+        return Gradients(bvals, bvecs_fsl_to_ras(bvecs, affine)) if len(bvals) else None
+    except _BROKEN:
+        return None
+
+
+def read_table(path: Path) -> pd.DataFrame | None:
+    """Read a TSV file, or nothing."""
+    try:
+        table = pd.read_csv(path, sep="\t", na_values=["n/a"])
+    except _BROKEN:
+        return None
+    return table if len(table) else None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSummary:
+    """Mean b0 of a series, and the whole signal of a few voxels (voxels, volumes)."""
+
+    b0: Volume
+    signals: npt.NDArray[np.float32]
+
+
+def summarise_series(
+    path: Path, b0_volumes: npt.NDArray[np.intp], voxels: Sequence[tuple[int, int, int]]
+) -> SeriesSummary | None:
+    """Read a series once, volume by volume, so that gigabytes never lie in memory.
+
+    Parameters
+    ----------
+    path : Path
+    b0_volumes : (k,) array of int
+        Volumes to average.
+    voxels : sequence of (int, int, int)
+        Voxels whose signal to keep.
+    """
+    wanted = {int(volume) for volume in b0_volumes}
+    try:
+        # An open file goes on where the last volume ended; nibabel would otherwise
+        # decompress from the start for each.
+        image = nib.load(path, keep_file_open=True)
+        if image.ndim != 4:
+            return None
+        total = np.zeros(image.shape[:3], np.float64)
+        signals = np.zeros((len(voxels), image.shape[3]), np.float32)
+        for volume in range(image.shape[3]):
+            data = np.asarray(image.dataobj[..., volume], dtype=np.float32)
+            signals[:, volume] = [data[voxel] for voxel in voxels]
+            if volume in wanted:
+                total += data
+    except (*_BROKEN, IndexError):
+        return None
+    mean = np.nan_to_num(total / max(len(wanted), 1), posinf=0.0, neginf=0.0)
+    affine = np.asarray(image.affine, dtype=np.float64)
+    return SeriesSummary(Volume(mean.astype(np.float32), affine), np.nan_to_num(signals))
+
+
+def read_crashes(output_dir: Path, label: str, *, since: float) -> list[tuple[str, str]]:
+    """Find what went wrong with a participant after its last finished scan.
+
+    Parameters
+    ----------
+    output_dir : Path
+    label : str
+    since : float
+        Crash files older than this time have been made up for by a later run.
+
+    Returns
+    -------
+    crashes : list of (str, str)
+        Stage and message.
+    """
+    crashes = set()
+    for path in sorted((output_dir / "logs").glob("crash-*.txt")):
+        if path.stat().st_mtime < since:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
+        parts = node.group(1).split(".") if node else []
+        if f"sub_{label}" not in parts:
+            continue
+        found = re.findall(r"^\s*[\w.]*?(\w+(?:Error|Exception)): (.+)$", text, re.MULTILINE)
+        message = f"{found[-1][0]}: {found[-1][1]}" if found else "no message in the crash file"
+        crashes.add((parts[-1], message))
+    return sorted(crashes)

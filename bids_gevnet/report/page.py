@@ -1,0 +1,93 @@
+"""The look that all reports share: one self-contained HTML file from a template.
+
+Styles and the script stand in the file itself, pictures are data URIs, and a content security
+policy forbids everything else: the page cannot make a request, and no script but ours, known by
+its hash, can run in it. Text from a dataset is escaped by the template engine; only pictures
+that this package draws are marked as safe.
+"""
+
+import base64
+import hashlib
+import math
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+MISSING = Markup('<span class="missing">not available</span>')
+
+_TEMPLATES = files(__package__) / "templates"
+
+
+def render_page(template: str, context: Mapping[str, Any]) -> str:
+    """Render a template of this package into a self-contained page.
+
+    Parameters
+    ----------
+    template : str
+        Name of a template that extends ``base.html.j2``.
+    context : mapping
+        What the template shows; it is escaped.
+    """
+    script = read_template("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return _environment().get_template(template).render(
+        style=Markup(read_template("style.css")),  # noqa: S704 - our own file
+        script=Markup(script),  # noqa: S704 - our own file
+        script_hash=f"sha256-{digest}",
+        **context,
+    )
+
+
+def read_template(name: str) -> str:
+    """Read a file of the templates folder."""
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(read_template),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["show"] = show
+    return environment
+
+
+def show(value: object, unit: str = "", digits: int = 3) -> str | Markup:
+    """Write a value for a person: few digits, a thin space before the unit, or "not available".
+
+    >>> show(1.23456, "mm")
+    '1.23 mm'
+    >>> show([2.0, 2.0, 2.5], "mm")
+    '2 x 2 x 2.5 mm'
+    """
+    text = _plain(value, digits)
+    if not text:
+        return MISSING
+    return f"{text} {unit}" if unit else text
+
+
+def _plain(value: object, digits: int) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        # Fixed notation: 1e+03 helps nobody.
+        if not math.isfinite(value):
+            return ""
+        before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+        text = f"{value:.{max(digits - before, 0)}f}" if abs(value) >= 1e-3 else f"{value:.2g}"
+        return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+    if isinstance(value, list | tuple):
+        return " x ".join(_plain(item, digits) or "?" for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_plain(item, digits) or '?'}" for key, item in value.items())
+    return "" if value is None else str(value).strip()

@@ -1,0 +1,188 @@
+"""Build sub-X.html: everything a person should see of one participant, from the files on disk."""
+
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bids_gevnet import __version__
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.dwi.shells import B0_THRESHOLD, find_shells
+from bids_gevnet.report.boilerplate import describe_methods
+from bids_gevnet.report.evidence import (
+    FACTS,
+    ScanEvidence,
+    find_scans,
+    read_crashes,
+    read_gradients,
+    read_json,
+    read_settings,
+    read_table,
+)
+from bids_gevnet.report.figures_motion import draw_motion, summarise_motion
+from bids_gevnet.report.figures_sphere import draw_profile
+from bids_gevnet.report.findings import LEVELS, Finding, collect_findings
+from bids_gevnet.report.page import render_page
+from bids_gevnet.report.sections import (
+    glyphs,
+    gradient_view,
+    mask_slices,
+    overlay_slices,
+    read_prediction,
+    read_template_space,
+    rish_maps,
+)
+
+LIBRARIES = (
+    "antspyx", "dipy", "healpy", "nibabel", "nilearn", "nipype", "numpy", "pybids", "scipy",
+    "torch",
+)  # fmt: skip
+
+
+def build_subject_report(output_dir: Path, label: str) -> Path:
+    """Build the report of one participant.
+
+    Parameters
+    ----------
+    output_dir : Path
+        Top of the derivatives.
+    label : str
+        Of the participant, without `sub-`.
+
+    Returns
+    -------
+    report : Path
+        ``output_dir / sub-<label>.html``; the same bytes for the same files.
+    """
+    settings = read_settings(output_dir)
+    evidence = find_scans(output_dir, label)
+    scans = [_describe_scan(scan, settings, number) for number, scan in enumerate(evidence, 1)]
+    findings = _participant_findings(output_dir, label, evidence)
+    everything = findings + [f for scan in scans for f in scan["findings"]]
+    methods = describe_methods([_facts_for_methods(scan, found) for scan, found
+                                in zip(evidence, scans, strict=True)])  # fmt: skip
+    page = render_page(
+        "subject.html.j2",
+        {
+            "title": f"sub-{label}",
+            "label": label,
+            "findings": findings,
+            "counts": {level: sum(f.level == level for f in everything) for level in LEVELS},
+            "scans": scans,
+            "methods": methods,
+            "environment": _environment(output_dir),
+            "settings": settings,
+        },
+    )
+    path = output_dir / f"sub-{label}.html"
+    write_text(path, page)
+    return path
+
+
+def _facts_for_methods(scan: ScanEvidence, described: Mapping[str, Any]) -> dict[str, Any]:
+    return {**scan.facts, "prediction": {"exists": True} if described["prediction"] else {}}
+
+
+def _participant_findings(
+    output_dir: Path, label: str, evidence: list[ScanEvidence]
+) -> list[Finding]:
+    finished = [path for scan in evidence if (path := scan.folder / f"{scan.name}{FACTS}").exists()]
+    since = min((path.stat().st_mtime for path in finished), default=0.0)
+    found = [
+        Finding("error", f"The stage “{stage}” failed: {message}")
+        for stage, message in read_crashes(output_dir, label, since=since)
+    ]
+    if not evidence:
+        found.append(Finding("error", f"There is no scan of sub-{label} in the derivatives."))
+    return found
+
+
+def _describe_scan(
+    scan: ScanEvidence, settings: Mapping[str, Any], number: int
+) -> dict[str, Any]:
+    """Compute all sections of one scan; `number` makes its identifiers unique in the page."""
+    threshold = settings.get("b0_threshold", B0_THRESHOLD)
+    b0_threshold = float(threshold) if isinstance(threshold, int | float) else B0_THRESHOLD
+    key = f"s{number}"
+    confounds = read_table(scan.native("desc-confounds_timeseries.tsv"))
+    motion = None if confounds is None else summarise_motion(confounds)
+    motion_chart = None
+    if confounds is not None and motion is not None:
+        table = read_gradients(scan.native("desc-preproc_dwi.nii.gz"))
+        b0 = (
+            np.array([], np.intp)
+            if table is None
+            else find_shells(table.bvals, b0_threshold=b0_threshold).b0
+        )
+        description = (
+            f"Head motion over {len(confounds)} volumes. Mean step {motion.mean_mm:.2f} mm, "
+            f"largest {motion.largest_mm:.2f} mm; {len(motion.large_steps)} steps are large."
+        )
+        motion_chart = draw_motion(confounds, b0, name=f"{key}-motion", description=description)
+    space = read_template_space(scan, b0_threshold)
+    found_glyphs = glyphs(scan, space)
+    return {
+        "key": key,
+        "name": scan.name,
+        "evidence": scan,
+        "findings": collect_findings(scan, motion),
+        "motion": motion,
+        "motion_chart": motion_chart,
+        "volumes": None if confounds is None else len(confounds),
+        "gradients": gradient_view(scan, b0_threshold),
+        "quality": _quality_rows(scan.part("quality")),
+        "mask_slices": mask_slices(scan),
+        "overlay": overlay_slices(scan, space, settings),
+        "glyphs": [
+            (
+                glyph,
+                draw_profile(
+                    glyph.signal,
+                    name=f"{key}-profile-{index}",
+                    description="Signal against the angle to the axis of lowest signal, measured "
+                    f"and sampled; residual {glyph.signal.residual_rms:.3f} root mean square.",
+                ),
+            )
+            for index, glyph in enumerate(found_glyphs)
+        ],
+        "rish": rish_maps(space),
+        "prediction": read_prediction(scan),
+    }
+
+
+_QUALITY_NAMES = {
+    "snr": ("Signal to noise of b0", ""),
+    "snr_b0": ("Signal to noise of b0", ""),
+    "cnr": ("Contrast to noise of the shell", ""),
+    "tensor_residual": ("Misfit of the tensor, relative to b0", ""),
+}
+
+
+def _quality_rows(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Name the measures in words; ones this module does not know keep their key."""
+    hidden = {"warnings", "coherence"}
+    return [
+        (_QUALITY_NAMES.get(key, (key.replace("_", " ").capitalize(), ""))[0], value)
+        for key, value in sorted(facts.items())
+        if key not in hidden
+    ]
+
+
+def _environment(output_dir: Path) -> list[tuple[str, str]]:
+    """Versions of what made the report, and the container it ran in if there is one."""
+    description = read_json(output_dir / "dataset_description.json")
+    rows = [("bids_gevnet", __version__), ("Python", platform.python_version())]
+    for name in LIBRARIES:
+        try:
+            rows.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            rows.append((name, "not installed"))
+    generated = description.get("GeneratedBy")
+    first = generated[0] if isinstance(generated, list) and generated else {}
+    container = first.get("Container") if isinstance(first, Mapping) else None
+    if isinstance(container, Mapping) and container.get("Tag"):
+        rows.append(("Container", str(container["Tag"])))
+    return rows

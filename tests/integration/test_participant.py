@@ -1,0 +1,219 @@
+"""The participant level as a user runs it, on a tiny phantom cohort."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pandas as pd
+import pytest
+
+from bids_gevnet.bids.validation import validate_dataset
+from bids_gevnet.phantom import tiny_settings
+from bids_gevnet.phantom.dataset import write_cohort
+
+NO_NETWORK = """\
+import socket
+_connect = socket.socket.connect
+def connect(self, address):
+    if self.family != socket.AF_UNIX:
+        raise AssertionError(f'the network was asked for {address}')
+    return _connect(self, address)
+socket.socket.connect = connect
+def getaddrinfo(*args, **kwargs):
+    raise AssertionError(f'the network was asked for {args}')
+socket.getaddrinfo = getaddrinfo
+"""
+
+
+def command(data: Path, out: Path, *options: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "bids_gevnet.cli.run", str(data), str(out), "participant"),
+        *("--output-resolution", "9", "-v", *options),
+    ]
+
+
+def run(data: Path, out: Path, *options: str, **environment: str):
+    """Run the app with a HOME that cannot be written to and without a network."""
+    guard = out.parent / "guard"
+    guard.mkdir(parents=True, exist_ok=True)
+    (guard / "sitecustomize.py").write_text(NO_NETWORK)
+    env = os.environ | {"HOME": "/proc", "PYTHONPATH": str(guard)} | environment
+    return subprocess.run(
+        command(data, out, *options), env=env, capture_output=True, text=True, check=False
+    )
+
+
+def tree_bytes(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.relative_to(folder).parts[0] not in without
+    }
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory) -> Path:
+    """Two participants of two groups, in a folder whose name is no plain word."""
+    folder = tmp_path_factory.mktemp("cohort") / "Köln data"
+    write_cohort(folder, tiny_settings(groups=("AD", "PD"), sites=1))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(cohort, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "out put"
+    before = tree_bytes(cohort)
+    done = run(cohort, out)
+    assert done.returncode == 0, done.stderr
+    assert tree_bytes(cohort) == before
+    return out
+
+
+def test_every_derivative_is_there(finished):
+    folder = finished / "sub-001" / "dwi"
+    names = {path.name for path in folder.iterdir()}
+    space = "space-MNI152NLin2009aSym_res-9"
+    for ending in (
+        "desc-preproc_dwi.nii.gz",
+        "desc-preproc_dwi.bval",
+        "desc-preproc_dwi.bvec",
+        "desc-preproc_dwi.json",
+        "desc-brain_mask.nii.gz",
+        "dwiref.nii.gz",
+        "desc-confounds_timeseries.tsv",
+        "from-dwi_to-MNI152NLin2009aSym_mode-image_xfm.txt",
+        f"{space}_desc-preproc_dwi.nii.gz",
+        f"{space}_desc-brain_mask.nii.gz",
+        f"{space}_desc-healpix_dwi.nii.gz",
+        f"{space}_desc-healpix_dwi.json",
+        *(f"{space}_model-sh_param-rish{degree}_dwimap.nii.gz" for degree in (0, 2, 4, 6)),
+    ):
+        assert f"sub-001_{ending}" in names
+    assert (finished / "sub-001.html").stat().st_size > 10_000
+    assert (finished / "logs" / "settings.toml").exists()
+
+
+def test_the_validator_finds_no_error(finished):
+    errors = [issue for issue in validate_dataset(finished) if issue.severity == "error"]
+    assert errors == []
+    description = json.loads((finished / "dataset_description.json").read_text())
+    assert description["GeneratedBy"][0]["Name"] == "bids_gevnet"
+
+
+def test_samples_are_signal_fractions_inside_the_brain(finished):
+    stem = finished / "sub-001/dwi/sub-001_space-MNI152NLin2009aSym_res-9"
+    samples = nib.load(f"{stem}_desc-healpix_dwi.nii.gz")
+    mask = np.asarray(nib.load(f"{stem}_desc-brain_mask.nii.gz").dataobj) > 0
+    values = samples.get_fdata()
+    assert samples.shape == (*mask.shape, 96)
+    assert np.all(values[~mask] == 0)
+    assert np.all((values[mask] > -0.3) & (values[mask] < 1.3))
+    about = json.loads(Path(f"{stem}_desc-healpix_dwi.json").read_text())
+    assert (about["Nside"], about["Ordering"], about["AntipodalPairs"]) == (4, "NESTED", True)
+
+
+def test_confounds_follow_the_true_motion(finished, cohort):
+    table = pd.read_csv(
+        finished / "sub-001/dwi/sub-001_desc-confounds_timeseries.tsv", sep="\t", na_values="n/a"
+    )
+    truth = pd.read_csv(cohort / "sourcedata/truth/sub-001/sub-001_motion.tsv", sep="\t")
+    moved = np.linalg.norm(truth[["trans_x", "trans_y", "trans_z"]].to_numpy(), axis=1)
+    found = np.linalg.norm(table[["trans_x", "trans_y", "trans_z"]].to_numpy(), axis=1)
+    assert len(table) == len(truth)
+    assert np.corrcoef(moved, found)[0, 1] > 0.5
+
+
+def test_a_second_run_repeats_nothing(finished, cohort):
+    before = tree_bytes(finished, without=("work", "logs"))
+    done = run(cohort, finished)
+    assert done.returncode == 0
+    assert "registration" not in done.stderr
+    assert tree_bytes(finished, without=("work", "logs")) == before
+
+
+@pytest.mark.slow
+def test_killed_at_every_stage_it_ends_with_the_same_bytes(finished, cohort, tmp_path):
+    """Kill -9 as soon as each stage has ended, then let it finish."""
+    out = tmp_path / "out put"
+    seen: list[str] = []
+    for stage in ("conform", "motion correction", "brain mask", "registration", "derivatives"):
+        process = subprocess.Popen(
+            command(cohort, out, "--participant-label", "001", "--nprocs", "1"),
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for line in process.stderr:
+            if " INFO sub-001" in line:
+                name = line.split("sub-001", 1)[1].strip().rsplit("  ", 1)[0].strip()
+                assert name not in seen, f"{name} ran twice"
+                seen.append(name)
+            if stage in line:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    done = run(cohort, out)
+    assert done.returncode == 0, done.stderr
+    same = tree_bytes(finished, without=("work", "logs"))
+    assert tree_bytes(out, without=("work", "logs")) == same
+
+
+def test_one_broken_participant_is_named_and_the_other_done(cohort, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(cohort, data)
+    image = data / "sub-001/dwi/sub-001_dwi.nii.gz"
+    loaded = nib.load(image)
+    # All voxels equal: every header is right and there is no brain in it.
+    nib.save(nib.Nifti1Image(np.full(loaded.shape, 7, np.int16), loaded.affine), image)
+    done = run(data, tmp_path / "out")
+    assert done.returncode == 1
+    assert "sub-001: " in done.stderr
+    assert "1 of 2 participants done" in done.stdout
+    assert (tmp_path / "out/sub-002.html").exists()
+    assert not (tmp_path / "out/sub-001/dwi").exists()
+
+
+def test_nan_voxels_and_missing_metadata_are_reported_not_fatal(cohort, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(cohort, data)
+    stem = data / "sub-001/dwi/sub-001_dwi"
+    loaded = nib.load(f"{stem}.nii.gz")
+    values = loaded.get_fdata(dtype=np.float32)
+    values[3, 3, 3, :2] = [np.nan, np.inf]
+    nib.save(nib.Nifti1Image(values, loaded.affine), f"{stem}.nii.gz")
+    Path(f"{stem}.json").unlink()
+    label = ("--participant-label", "001", "--skip-bids-validation", "--correction", "none")
+    done = run(data, tmp_path / "out", *label)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "out/sub-001/dwi/sub-001_desc-report_facts.json").read_text())
+    assert facts["conform"][0]["not_finite"] == 2
+    assert facts["acquisition"][0]["readout_is_dummy"]
+    assert "dummy" in (tmp_path / "out/sub-001.html").read_text()
+
+
+def test_two_runs_on_one_participant_do_not_mix(cohort, tmp_path):
+    out = tmp_path / "out"
+    first = subprocess.Popen(
+        command(cohort, out, "--participant-label", "001"), stderr=subprocess.PIPE, text=True
+    )
+    for line in first.stderr:
+        if "conform" in line:
+            break
+    second = run(cohort, out, "--participant-label", "001")
+    first.kill()
+    first.wait()
+    first.stderr.close()
+    assert second.returncode == 2
+    assert "one that is still going" in second.stderr
+
+
+def test_output_that_cannot_be_written(cohort):
+    done = run(cohort, Path("/proc/out"))
+    assert done.returncode == 2
+    assert "a folder that can be written to for OUTPUT_DIR" in done.stderr
