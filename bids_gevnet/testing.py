@@ -92,7 +92,7 @@ def assert_gauge_equivariant(
     """Fail unless a random change of frame at every point only changes the coordinates.
 
     Parameters are those of `gauge_error`; tolerance is relative. 1e-12 suits convolutions and
-    pooling; a sampled nonlinearity needs about 1.5 / N^2.
+    pooling; a sampled nonlinearity needs about 4 / N^2.
     """
     error = gauge_error(make, in_type, out_type, grid, out_grid=out_grid, seed=seed)
     assert error <= tolerance, f"not gauge equivariant: relative error {error:.3g} > {tolerance:g}"

@@ -167,7 +167,8 @@ def _topup_node(
     opposite = [
         (image, bval, metadata)
         for image, bval, metadata in candidates
-        if are_opposite(own.direction, phase_encoding(metadata).direction)
+        if not (other := phase_encoding(metadata)).is_guess
+        and are_opposite(own.direction, other.direction)
     ]
     if tools.topup is None or own.is_guess or not opposite:
         return None

@@ -6,23 +6,27 @@ from pathlib import Path
 from bids_gevnet.bids.writing import write_text
 
 
+def quieten_libraries() -> None:
+    """Keep libraries from asking the network or a display; call it before importing them."""
+    os.environ.setdefault("NIPYPE_NO_ET", "1")
+    os.environ.setdefault("NO_ET", "1")
+    os.environ.setdefault("MPLBACKEND", "agg")
+    # Users without an entry in the password file, usual in containers, get a name.
+    os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
+
+
 def prepare_environment(work_dir: Path, *, threads: int, verbose: int) -> None:
     """Set what libraries read when they are imported; call it before importing them.
 
     Caches go under the work directory, because HOME may be read-only or missing. Thread
-    counts are limited, because every worker process would otherwise take all cores. Users
-    without an entry in the password file, usual in containers, get a name.
+    counts are limited, because every worker process would otherwise take all cores.
     """
     caches = work_dir / "cache"
     caches.mkdir(parents=True, exist_ok=True)
     defaults = {
-        "NIPYPE_NO_ET": "1",
-        "NO_ET": "1",
         "NIPYPE_CONFIG_DIR": str(caches / "nipype"),
         "MPLCONFIGDIR": str(caches / "matplotlib"),
-        "MPLBACKEND": "agg",
         "XDG_CACHE_HOME": str(caches),
-        "LOGNAME": f"uid{os.getuid()}",
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -34,7 +38,7 @@ def prepare_environment(work_dir: Path, *, threads: int, verbose: int) -> None:
     # configuration folder reaches all of them.
     folder = Path(os.environ["NIPYPE_CONFIG_DIR"])
     if folder.is_relative_to(caches):
-        level = "INFO" if verbose > 1 else "ERROR"
+        level = "INFO" if verbose > 1 else "CRITICAL"
         kinds = ("workflow_level", "utils_level", "interface_level")
         write_text(
             folder / "nipype.cfg",

@@ -14,6 +14,7 @@ from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.locks import participants_locked
 from bids_gevnet.cli.parser import Request
+from bids_gevnet.cli.reports import write_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
 from bids_gevnet.settings import to_toml
 
@@ -89,6 +90,7 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
         run_workflow(workflow, execution, progress=progress)
     finally:
         progress.close()
+    write_methods(request.output_dir)
     failures = read_failures(crash_dir, names)
     kept = request.output_dir / "logs"
     for failure in failures:

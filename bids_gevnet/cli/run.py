@@ -20,6 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = parse_request(argv)
         _start_logging(request.settings.execution.verbose)
         refuse_missing_stages(request)
+        _quieten_libraries()
         return _run_group(request) if request.level == "group" else _run_participant(request)
     except BidsGevnetError as error:
         print(f"bids_gevnet: {error}", file=sys.stderr)
@@ -27,6 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("bids_gevnet: interrupted; run the same command to go on", file=sys.stderr)
         return _INTERRUPTED
+
+
+def _quieten_libraries() -> None:
+    # Late, like all imports that bring more than the standard library.
+    from bids_gevnet.cli.environment import quieten_libraries
+
+    quieten_libraries()
 
 
 def _start_logging(verbose: int) -> None:
@@ -63,6 +71,10 @@ def _run_participant(request: Request) -> int:
     from bids_gevnet.bids.query import check_description, find_participants
     from bids_gevnet.cli.plan import describe_participants
 
+    if request.action == "reports-only":
+        from bids_gevnet.cli.reports import rebuild_reports
+
+        return rebuild_reports(request)
     check_description(request.bids_dir)
     _validate(request)
     settings = request.settings
@@ -72,6 +84,10 @@ def _run_participant(request: Request) -> int:
     if request.action == "dry-run":
         print(describe_participants(participants, settings))
         return int(not all(participant.usable for participant in participants))
+    if request.action == "boilerplate-only":
+        from bids_gevnet.cli.reports import write_boilerplate
+
+        return write_boilerplate(request, participants)
     from bids_gevnet.cli.participant import run_participants
 
     return run_participants(request, participants)

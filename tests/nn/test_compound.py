@@ -202,8 +202,8 @@ def test_lone_gevnet_ignores_where_a_voxel_is() -> None:
     masks_4 = torch.zeros_like(masks)
     masks_4[:, ::4, ::4, ::4] = True
     torch.testing.assert_close(lone(scans, masks), lone(shuffled, masks))
-    difference = compound.features(scans, masks_4) - compound.features(shuffled, masks_4)
-    assert difference.norm() > 1e-6
+    here, there = compound.features(scans, masks_4), compound.features(shuffled, masks_4)
+    assert (here - there).norm() > 1e-3 * here.norm()
 
 
 def test_only_brain_voxels_reach_the_sphere() -> None:

@@ -172,7 +172,7 @@ class BiasOnVectors(CentreFrequencyOne):
 class NoTransport(nn.Module):
     """Broken: vectors of neighbours are mixed as if all frames were alike."""
 
-    def __init__(self, grid, field):
+    def __init__(self, grid, _):
         super().__init__()
         dense = ring_stencil(grid, DEFAULT_RADII, 2).operator(0, 0, 1).real
         self.register_buffer("dense", torch.from_numpy(dense), persistent=False)

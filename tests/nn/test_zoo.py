@@ -57,7 +57,7 @@ def test_networks_run():
 
 def test_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(InputError, match="gevnet-dmri"):
-        zoo.build("gevnet")
+        zoo.build("gevnet-mnits")
 
 
 @pytest.mark.slow

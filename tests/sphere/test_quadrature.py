@@ -1,4 +1,4 @@
-"""Ring quadrature: constants, closed forms, exact symmetries, and what the plain mean gets wrong."""
+"""Ring quadrature: constants, closed forms, exact symmetries, and what a plain mean does."""
 
 import numpy as np
 import pytest

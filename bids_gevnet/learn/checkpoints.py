@@ -1,0 +1,106 @@
+"""State of a training run between two steps: one safetensors file, replaced as a whole.
+
+Tensors are the network's (``model.<name>``) and Adam's (``adam.<parameter>.<moment>``); the rest,
+as JSON, stands in the file's metadata: position, learning curve so far, and the digest of the
+job, so that a checkpoint of another job is never taken for this one's. No pickle is involved.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bids_gevnet.bids.writing import replacing
+from bids_gevnet.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+
+@dataclass
+class Position:
+    """Where a training run is.
+
+    Parameters
+    ----------
+    epoch, step : int
+        The next step to do, within its epoch.
+    loss_sum, correct, seen : float
+        Sums over the epoch's steps so far.
+    curve : list of dict
+        Rows of the learning curve, one per finished epoch.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    correct: float = 0.0
+    seen: float = 0.0
+    curve: list[dict[str, float | int | None]] = field(default_factory=list)
+
+
+def save_checkpoint(
+    path: Path, network: nn.Module, optimiser: torch.optim.Adam, position: Position, digest: str
+) -> None:
+    """Write everything that a run needs to go on."""
+    from safetensors.torch import save_file
+
+    tensors = {f"model.{name}": value for name, value in network.state_dict().items()}
+    for name, parameter in network.named_parameters():
+        for moment, value in optimiser.state.get(parameter, {}).items():
+            tensors[f"adam.{name}.{moment}"] = value
+    metadata = {"digest": digest, "position": json.dumps(asdict(position))}
+    with replacing(path) as part:
+        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, part, metadata)
+
+
+def load_checkpoint(
+    path: Path, network: nn.Module, optimiser: torch.optim.Adam, digest: str
+) -> Position | None:
+    """Bring network and optimiser back to where a run was.
+
+    Returns
+    -------
+    position : Position or None
+        None if there is no checkpoint of this job; then nothing is changed.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(path, framework="pt") as content:
+            metadata = content.metadata() or {}
+            if metadata.get("digest") != digest:
+                return None
+            position = Position(**json.loads(metadata["position"]))
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+        model = {k.removeprefix("model."): v for k, v in tensors.items() if k[:6] == "model."}
+        network.load_state_dict(model)
+        _load_moments(network, optimiser, tensors)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise InputError(
+            expected=f"a checkpoint of this training in {path}",
+            found=f"something else ({error})",
+            remedy="remove the file; the training then starts from the beginning",
+        ) from None
+    return position
+
+
+def _load_moments(
+    network: nn.Module, optimiser: torch.optim.Adam, tensors: dict[str, Any]
+) -> None:
+    for name, parameter in network.named_parameters():
+        own = {
+            moment: tensors[f"adam.{name}.{moment}"]
+            for moment in ("step", "exp_avg", "exp_avg_sq")
+            if f"adam.{name}.{moment}" in tensors
+        }
+        for moment, value in own.items():
+            # Adam keeps its step count on the CPU, the moments beside the parameter.
+            where = value if moment == "step" else value.to(parameter.device)
+            optimiser.state[parameter][moment] = where

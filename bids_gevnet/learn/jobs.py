@@ -1,0 +1,178 @@
+"""Training jobs as plain data: one per task, network and fold, and one for the final model.
+
+The group level writes all jobs of a run to one JSON file; every training process reads it. A job
+names scans of the store and says everything that decides its result, so its `digest` tells
+whether a checkpoint or a finished model belongs to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bids_gevnet.bids.writing import write_json
+from bids_gevnet.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_FORMAT = "bids_gevnet training jobs 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """How to train.
+
+    The appendix of the paper has 15 epochs of Adam with an exponentially decaying learning rate
+    and a weight decay of 1e-5; it says neither how fast the rate decays nor the batch size.
+
+    Parameters
+    ----------
+    network : str
+        Name in the zoo.
+    epochs, samples_per_class : int
+    batch_size : int
+        Samples per step, over all processes.
+    accumulate : int
+        Parts a process computes its share of a batch in, one after the other.
+    learning_rate : float
+        At the first step.
+    final_rate : float
+        Learning rate at the last step, as a fraction of the first.
+    weight_decay : float
+    seed : int
+    precision : str
+        "float32", "bfloat16", or "auto": bfloat16 on GPUs.
+    harmonise : bool
+    held_out_curve : bool
+        Whether to score the test participants after every epoch, for the learning curve only.
+    """
+
+    network: str = "ckn2+gevnet"
+    epochs: int = 50
+    samples_per_class: int = 400
+    batch_size: int = 8
+    accumulate: int = 1
+    learning_rate: float = 1e-3
+    final_rate: float = 0.1
+    weight_decay: float = 1e-5
+    seed: int = 0
+    precision: str = "auto"
+    harmonise: bool = True
+    held_out_curve: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobScan:
+    """A scan of a job: its folder in the store, class and what harmonisation needs."""
+
+    folder: str
+    participant: str
+    session: str | None
+    scan: str
+    label: int
+    site: str
+    motion: float | None
+    covariates: Mapping[str, float | str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainJob:
+    """One model to train.
+
+    Parameters
+    ----------
+    name : str
+        For people and logs.
+    task : str
+        Folder name of the task.
+    fold : int or None
+        None for the final model, which has nobody to be tested on.
+    labels : tuple of str
+        Classes in the order of the network's outputs.
+    nside : int
+    shape : tuple of int
+        Voxels of the grid.
+    voxel_mm : float
+    affine : 4 tuples of 4 float
+        Grid to template mm.
+    training, testing : tuples of JobScan
+    options : TrainOptions
+    model_dir, work_dir : str
+        Where the model and the checkpoint go.
+    dataset : str
+        Name of the dataset, to recognise its participants later.
+    """
+
+    name: str
+    task: str
+    fold: int | None
+    labels: tuple[str, ...]
+    nside: int
+    shape: tuple[int, ...]
+    voxel_mm: float
+    affine: tuple[tuple[float, ...], ...]
+    training: tuple[JobScan, ...]
+    testing: tuple[JobScan, ...]
+    options: TrainOptions
+    model_dir: str
+    work_dir: str
+    dataset: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Hash of all that decides the result."""
+        content = dataclasses.asdict(self)
+        for place in ("model_dir", "work_dir", "name"):
+            del content[place]
+        for scan in (*content["training"], *content["testing"]):
+            # The folder is named by content; where the store lies does not matter.
+            scan["folder"] = Path(scan["folder"]).name
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_jobs(path: Path, jobs: Sequence[TrainJob], *, threads: int) -> None:
+    """Write the jobs of a run.
+
+    Parameters
+    ----------
+    path : Path
+    jobs : sequence of TrainJob
+    threads : int
+        Threads of each training process.
+    """
+    content = [dataclasses.asdict(job) for job in jobs]
+    write_json(path, {"format": _FORMAT, "threads": threads, "jobs": content})
+
+
+def read_jobs(path: Path) -> tuple[tuple[TrainJob, ...], int]:
+    """Read what `write_jobs` wrote: the jobs and the threads of each process."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(content["format"])  # noqa: TRY301
+        return tuple(_job(entry) for entry in content["jobs"]), int(content["threads"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            expected=f"training jobs written by the group level in {path}",
+            found=f"something else ({error})",
+            remedy="start the group level again: it writes this file",
+        ) from None
+
+
+def _job(entry: dict[str, Any]) -> TrainJob:
+    scans = {
+        part: tuple(JobScan(**scan) for scan in entry[part]) for part in ("training", "testing")
+    }
+    options = TrainOptions(**entry["options"])
+    fixed = {
+        "labels": tuple(entry["labels"]),
+        "shape": tuple(entry["shape"]),
+        "affine": tuple(map(tuple, entry["affine"])),
+    }
+    return TrainJob(**(entry | fixed | scans | {"options": options}))

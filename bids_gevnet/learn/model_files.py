@@ -1,0 +1,241 @@
+"""Models on disk: weights as safetensors, everything else as JSON, gains as plain arrays.
+
+    model.safetensors   weights and running statistics
+    model.json          `ModelCard`
+    harmonisation.npz   gains per site, if the model harmonises
+    environment.txt     versions of what trained it
+
+None of these can hold code. A folder from somebody else is checked before it is used: the card
+field by field, the network by its name in the zoo, the weights by name and shape.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from bids_gevnet import __version__
+from bids_gevnet.bids.writing import replacing, write_json, write_text
+from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.harmonisation.gains import load_gains
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from bids_gevnet.harmonisation.gains import RishGains
+
+_FORMAT = "bids_gevnet model 1"
+_MAX_CARD = 64 * 1024**2
+_MAX_WEIGHTS = 1024**3
+_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "nibabel", "dipy", "healpy")
+NETWORKS = ("ckn2", "gevnet", "ckn1+deepsphere", "ckn1+gevnet", "ckn2+deepsphere", "ckn2+gevnet")
+"""Networks that classify scans, in the order of Table 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCard:
+    """What a model is and what it was trained on.
+
+    Parameters
+    ----------
+    network : str
+        Name in the zoo.
+    labels : tuple of str
+        Classes in the order of the outputs.
+    task : str
+    fold : int or None
+        None for the model trained on everybody.
+    nside : int
+    shape : tuple of int
+        Voxels of the grid.
+    affine : tuple of tuples of float
+        Grid to template mm.
+    temperature : float
+        Scores are divided by it before the softmax.
+    options : dict
+        How it was trained.
+    participants : tuple of str
+        Who it was trained on.
+    fingerprints : tuple of str
+        Hashes of the scans it was trained on.
+    dataset : str
+        Name of the dataset they are from.
+    sites : tuple of str
+    max_motion : float or None
+        Largest mean framewise displacement among them, in mm.
+    rish_low, rish_high : tuple of float
+        Range of the log mean energy of each degree after harmonisation.
+    harmonised : bool
+    warnings : tuple of str
+    digest : str
+        Of the training job.
+    app_version : str
+    """
+
+    network: str
+    labels: tuple[str, ...]
+    task: str
+    fold: int | None
+    nside: int
+    shape: tuple[int, ...]
+    affine: tuple[tuple[float, ...], ...]
+    temperature: float
+    options: dict[str, Any]
+    participants: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    dataset: str
+    sites: tuple[str, ...]
+    max_motion: float | None
+    rish_low: tuple[float, ...]
+    rish_high: tuple[float, ...]
+    harmonised: bool
+    warnings: tuple[str, ...]
+    digest: str
+    app_version: str = __version__
+
+    def __post_init__(self) -> None:
+        sensible = (
+            self.network in NETWORKS
+            and 2 <= len(self.labels) <= 1000
+            and self.nside in {1, 2, 4, 8, 16, 32}
+            and len(self.shape) == 3
+            and all(0 < n <= 2000 for n in self.shape)
+            and [len(row) for row in self.affine] == [4] * 4
+            and 0 < self.temperature < 1e6
+            and len(self.rish_low) == len(self.rish_high)
+        )
+        if not sensible:
+            raise ValueError("a model card with impossible values")
+
+
+def write_model(
+    folder: Path, network: nn.Module, card: ModelCard, gains: RishGains | None
+) -> None:
+    """Write a model folder; the card comes last and says that the rest is there."""
+    from safetensors.torch import save_file
+
+    tensors = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
+    with replacing(folder / "model.safetensors") as part:
+        save_file(tensors, part)
+    if gains is not None:
+        with replacing(folder / "harmonisation.npz") as part, part.open("wb") as stream:
+            gains.save(stream)
+    else:
+        (folder / "harmonisation.npz").unlink(missing_ok=True)
+    write_text(folder / "environment.txt", environment())
+    write_card(folder, card)
+
+
+def write_card(folder: Path, card: ModelCard) -> None:
+    """Write model.json."""
+    write_json(folder / "model.json", {"format": _FORMAT} | dataclasses.asdict(card))
+
+
+def read_card(folder: Path) -> ModelCard:
+    """Read and check model.json."""
+    path = folder / "model.json"
+    try:
+        if path.stat().st_size > _MAX_CARD:
+            raise ValueError(f"{path.stat().st_size} bytes")  # noqa: TRY301
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or content.pop("format", None) != _FORMAT:
+            raise ValueError("another format")  # noqa: TRY301
+        hints = get_type_hints(ModelCard)
+        if unknown := set(content) - set(hints):
+            raise ValueError(f"unknown fields {sorted(unknown)[:3]}")  # noqa: TRY301
+        return ModelCard(**{name: _typed(value, hints[name]) for name, value in content.items()})
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise InputError(
+            expected=f"a model written by bids_gevnet in {folder}",
+            found=f"something else in model.json ({error})",
+            remedy="give the folder of a model, for instance models/<task>/final",
+        ) from None
+
+
+def load_model(folder: Path) -> tuple[nn.Module, ModelCard, RishGains | None]:
+    """Read a model folder; anything that does not fit is refused, and nothing in it is run.
+
+    Returns
+    -------
+    network : nn.Module
+        In evaluation mode.
+    card : ModelCard
+    gains : RishGains or None
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    card = read_card(folder)
+    path = folder / "model.safetensors"
+    try:
+        if path.stat().st_size > _MAX_WEIGHTS:
+            raise ValueError(f"{path.stat().st_size} bytes of weights")  # noqa: TRY301
+        network = build_network(card.network, len(card.labels), card.nside)
+        network.load_state_dict(load_file(path))
+    except (OSError, ValueError, RuntimeError, SafetensorError, BidsGevnetError) as error:
+        raise InputError(
+            expected=f"weights of {card.network} in {path}",
+            found=f"something else ({error})",
+            remedy="use the model folder as it was written",
+        ) from None
+    gains = load_gains(folder / "harmonisation.npz") if card.harmonised else None
+    if gains is not None and (tuple(gains.shape) != card.shape or gains.nside != card.nside):
+        raise InputError(
+            expected=f"a harmonisation on the model's grid, {card.shape}, nside {card.nside}",
+            found=f"{gains.shape}, nside {gains.nside}",
+            remedy="use the model folder as it was written",
+        )
+    network.eval()
+    return network, card, gains
+
+
+def build_network(name: str, classes: int, nside: int) -> nn.Module:
+    """Build a network that classifies scans by its name in the zoo."""
+    from bids_gevnet.nn import zoo
+
+    if name not in NETWORKS:
+        raise InputError(
+            expected=f"a network that classifies scans: {', '.join(NETWORKS)}",
+            found=repr(name),
+            remedy="correct --network",
+        )
+    return zoo.build(name, classes=classes, nside=nside)
+
+
+def environment() -> str:
+    """Versions of Python and of the libraries that decide a result."""
+    lines = [f"bids_gevnet {__version__}", f"python {platform.python_version()}"]
+    lines.append(f"{platform.system()} {platform.machine()}")
+    for name in _PACKAGES:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} absent")
+    return "\n".join(lines) + "\n"
+
+
+def _typed(value: Any, hint: Any) -> Any:
+    """Give a JSON value the type that a field declares, or refuse it."""
+    if hint is Any:
+        return value
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise TypeError(f"a list was expected, not {type(value).__name__}")
+        return tuple(_typed(item, get_args(hint)[0]) for item in value)
+    if get_origin(hint) is dict:
+        if not isinstance(value, dict):
+            raise TypeError(f"an object was expected, not {type(value).__name__}")
+        return value
+    options = get_args(hint) or (hint,)
+    if float in options and type(value) is int:
+        value = float(value)
+    if type(value) not in options or (isinstance(value, float) and not math.isfinite(value)):
+        raise TypeError(f"{value!r:.40} where {hint} was expected")
+    return value

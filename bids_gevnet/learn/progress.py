@@ -1,0 +1,91 @@
+"""Progress of training: bars on a terminal, plain lines in a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from bids_gevnet.learn.jobs import TrainJob
+
+log = logging.getLogger("bids_gevnet.learn")
+
+
+def track(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
+    """Go through items with a bar on a terminal, and two lines elsewhere."""
+    from tqdm import tqdm
+
+    if sys.stderr.isatty():
+        yield from tqdm(items, desc=what, total=total, leave=False)
+        return
+    yield from items
+    log.info("%s: %d done", what, total)
+
+
+class TrainingProgress:
+    """Says how far training is; silent in all processes but the first.
+
+    Parameters
+    ----------
+    total_jobs : int
+    active : bool
+        Whether this process is the one that speaks.
+    """
+
+    def __init__(self, total_jobs: int, *, active: bool) -> None:
+        self._total, self._active, self._number = total_jobs, active, 0
+        self._job: TrainJob | None = None
+        self._bar: Any = None
+
+    def start(self, job: TrainJob, steps: int, done: int) -> None:
+        """Begin a job of so many steps, of which some were done before."""
+        from tqdm import tqdm
+
+        self._number += 1
+        self._job = job
+        if not self._active:
+            return
+        text = f"[{self._number}/{self._total}] {job.name}"
+        going_on = f", going on from step {done}" if done else ""
+        log.info(
+            "%s: %d training and %d test scans, %d steps%s",
+            text,
+            len(job.training),
+            len(job.testing),
+            steps,
+            going_on,
+        )
+        self._bar = tqdm(
+            total=steps, initial=done, desc=text, leave=False, disable=not sys.stderr.isatty()
+        )
+
+    def skip(self, job: TrainJob) -> None:
+        """Say that a job was finished by an earlier run."""
+        self._number += 1
+        if self._active:
+            log.info("[%d/%d] %s: done before", self._number, self._total, job.name)
+
+    def step(self, loss: float) -> None:
+        """Count a step."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+            self._bar.update()
+
+    def epoch(self, row: dict[str, float | int | None]) -> None:
+        """Say how an epoch went."""
+        if not self._active or self._job is None:
+            return
+        text = f"loss {row['train_loss']:.4f}, accuracy {row['train_accuracy']:.3f}"
+        if row["held_out_loss"] is not None:
+            text += f"; held out {row['held_out_loss']:.4f}, {row['held_out_accuracy']:.3f}"
+        epochs = self._job.options.epochs
+        log.info("%s, epoch %d/%d: %s", self._job.name, row["epoch"], epochs, text)
+
+    def finish(self) -> None:
+        """Take the bar off the terminal."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

@@ -1,0 +1,65 @@
+"""Which labels are told apart, and names of folders that no label can misuse."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9]+")
+_MAX_SLUG = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One classification problem.
+
+    Parameters
+    ----------
+    labels : tuple of str
+        The classes, in the order of the network's outputs.
+    """
+
+    labels: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """For people: "AD v. DLB"; any character a label may have, so escape it in HTML."""
+        return " v. ".join(self.labels)
+
+    @property
+    def slug(self) -> str:
+        """For folders: letters, digits and hyphens only."""
+        return "-v-".join(slug(label) for label in self.labels)
+
+
+def slug(text: str) -> str:
+    """Turn any text into a short name of letters and digits; different texts stay different.
+
+    >>> slug("AD")
+    'AD'
+    >>> slug("../AD")
+    'AD-4961'
+    """
+    plain = _UNSAFE.sub("", text)[:_MAX_SLUG]
+    if plain and plain == text:
+        return plain
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:4]
+    return f"{plain}-{digest}" if plain else digest
+
+
+def make_tasks(labels: Iterable[str], *, pairs: bool = True) -> tuple[Task, ...]:
+    """List the problems: all pairs of labels, or all classes at once.
+
+    >>> [task.title for task in make_tasks(["PD", "AD", "DLB"])]
+    ['AD v. DLB', 'AD v. PD', 'DLB v. PD']
+    """
+    names = sorted(set(labels))
+    if pairs:
+        return tuple(Task(pair) for pair in combinations(names, 2))
+    return (Task(tuple(names)),)

@@ -1,0 +1,414 @@
+"""Train one model: fit the harmonisation, start the filters, step, score the held-out people.
+
+Everything that is fitted sees the job's training scans and nobody else: gains of the sites,
+k-means of the kernel network's filters, weights, running statistics. The same job gives the same
+model: samples of an epoch follow from seed and epoch, so a run may end between any two steps and
+go on later, with any number of processes.
+
+A step over P processes equals one over the joined batch of n samples: process p takes every P-th
+sample, statistics are those of all samples (`bids_gevnet.nn.norm`), each process's loss is
+P / n times the sum over its samples, and DistributedDataParallel averages gradients over P.
+
+Learning rate at step t of T: rate * final_rate^(t / T), the paper's exponential decay.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from bids_gevnet.bids.writing import replacing, write_json, write_text
+from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.harmonisation.gains import load_gains
+from bids_gevnet.harmonisation.glm import fit_rish_glm
+from bids_gevnet.learn.checkpoints import Position, load_checkpoint, save_checkpoint
+from bids_gevnet.learn.distributed import TrainingInterrupted
+from bids_gevnet.learn.mixup import plan_epoch, split_batches
+from bids_gevnet.learn.model_files import ModelCard, build_network, read_card, write_model
+from bids_gevnet.learn.scans import ScanReader, read_ahead
+from bids_gevnet.learn.store import LogRishMaps, StoredScan, mean_log_rish
+from bids_gevnet.nn.ckn import keep_on_sphere
+from bids_gevnet.nn.norm import MomentNorm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+    from bids_gevnet.harmonisation.gains import RishGains
+    from bids_gevnet.learn.distributed import Processes, StopRequest
+    from bids_gevnet.learn.jobs import TrainJob
+    from bids_gevnet.learn.mixup import Mixture
+    from bids_gevnet.learn.progress import TrainingProgress
+
+CURVE = (
+    "epoch",
+    "learning_rate",
+    "train_loss",
+    "train_accuracy",
+    "held_out_loss",
+    "held_out_accuracy",
+)
+
+
+class TrainingDiverged(BidsGevnetError):  # noqa: N818 - reads as the sentence it is
+    """The loss is no number any more."""
+
+    exit_code = 1
+
+
+def is_finished(job: TrainJob) -> bool:
+    """Whether the job's model is there, with the results of its held-out people."""
+    folder = Path(job.model_dir)
+    if not (folder / "held_out.json").is_file():
+        return False
+    try:
+        return read_card(folder).digest == job.digest
+    except InputError:
+        return False
+
+
+def train_job(
+    job: TrainJob, processes: Processes, stop: StopRequest, progress: TrainingProgress
+) -> None:
+    """Train a model and write it, from its checkpoint if there is one.
+
+    Parameters
+    ----------
+    job : TrainJob
+    processes : Processes
+        This process among those that train this model together.
+    stop : StopRequest
+        Looked at between steps.
+    progress : TrainingProgress
+    """
+    if is_finished(job):
+        progress.skip(job)
+        return
+    gains = fit_harmonisation(job, processes)
+    trainer = Trainer(job, gains, processes)
+    trainer.resume()
+    progress.start(job, trainer.total_steps, trainer.steps_done)
+    try:
+        trainer.fit(stop, progress)
+    finally:
+        progress.finish()
+    trainer.finish()
+
+
+def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
+    """Fit gains to the training scans, in the first process; the others read them."""
+    if not job.options.harmonise:
+        return None
+    path = Path(job.work_dir) / "harmonisation.npz"
+    if processes.first:
+        scans = job.training
+        names = sorted({name for scan in scans for name in scan.covariates})
+        gains = fit_rish_glm(
+            LogRishMaps([StoredScan(Path(scan.folder)) for scan in scans]),
+            participants=[scan.participant for scan in scans],
+            sites=[scan.site for scan in scans],
+            groups=[job.labels[scan.label] for scan in scans],
+            covariates={name: [scan.covariates.get(name) for scan in scans] for name in names},
+            nside=job.nside,
+            degrees=fit_limits(job.nside)[1],
+        )
+        with replacing(path) as part, part.open("wb") as stream:
+            gains.save(stream)
+    processes.wait()
+    return load_gains(path)
+
+
+class Trainer:
+    """One model in training.
+
+    Parameters
+    ----------
+    job : TrainJob
+    gains : RishGains or None
+    processes : Processes
+    """
+
+    def __init__(self, job: TrainJob, gains: RishGains | None, processes: Processes) -> None:
+        self.job, self.gains, self.processes = job, gains, processes
+        self.options = job.options
+        self.reader = ScanReader(job.training, gains)
+        self.labels = [scan.label for scan in job.training]
+        self.network = self._start_network()
+        self.model: nn.Module = self.network
+        if processes.size > 1:
+            on_gpu = [processes.device.index] if processes.device.type == "cuda" else None
+            # All parameters fit one bucket, so their only all-reduce comes after those of the
+            # normalisations, in the same order in every process.
+            self.model = DistributedDataParallel(
+                self.network, device_ids=on_gpu, broadcast_buffers=False
+            )
+        self.optimiser = torch.optim.Adam(
+            self.network.parameters(),
+            lr=self.options.learning_rate,
+            weight_decay=self.options.weight_decay,
+        )
+        keep_on_sphere(self.optimiser, self.network)
+        self.position = Position()
+        n_samples = self.options.samples_per_class * len(set(self.labels))
+        self.batches = split_batches(n_samples, max(self.options.batch_size, processes.size))
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole training."""
+        return self.options.epochs * len(self.batches)
+
+    @property
+    def steps_done(self) -> int:
+        """Steps done so far."""
+        return self.position.epoch * len(self.batches) + self.position.step
+
+    @property
+    def _checkpoint(self) -> Path:
+        return Path(self.job.work_dir) / "checkpoint.safetensors"
+
+    def _start_network(self) -> nn.Module:
+        """Weights from the seed; the kernel network's filters from training patches."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.options.seed)
+            network = build_network(self.options.network, len(self.job.labels), self.job.nside)
+        if self.processes.first:  # others receive the weights of the first
+            initialise: Any = network.initialise_
+            initialise(self.reader.random_volumes(self.options.seed), seed=self.options.seed)
+        return network.to(self.processes.device)
+
+    def resume(self) -> None:
+        """Go to where the last checkpoint of this job is, if there is one."""
+        found = load_checkpoint(self._checkpoint, self.network, self.optimiser, self.job.digest)
+        self.position = found or self.position
+
+    def save(self) -> None:
+        """Write a checkpoint, in the first process."""
+        if self.processes.first:
+            save_checkpoint(
+                self._checkpoint, self.network, self.optimiser, self.position, self.job.digest
+            )
+        self.processes.wait()
+
+    def fit(self, stop: StopRequest, progress: TrainingProgress) -> None:
+        """Train to the end, or until a signal asks to stop."""
+        while self.position.epoch < self.options.epochs:
+            self._epoch(stop, progress)
+            row = self._close_epoch()
+            progress.epoch(row)
+            self.save()
+
+    def _epoch(self, stop: StopRequest, progress: TrainingProgress) -> None:
+        position, device = self.position, self.processes.device
+        samples = plan_epoch(
+            self.labels,
+            samples_per_class=self.options.samples_per_class,
+            seed=self.options.seed,
+            epoch=position.epoch,
+        )
+        steps = [[samples[i] for i in batch] for batch in self.batches[position.step :]]
+        shares = [self._parts(step) for step in steps]
+        incoming = read_ahead(self.reader, (part for parts in shares for part in parts))
+        self.model.train()
+        for step, parts in zip(steps, shares, strict=True):
+            rate = self._rate()
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            self.optimiser.zero_grad(set_to_none=True)
+            loss = correct = 0.0
+            for number in range(len(parts)):
+                batch = tuple(tensor.to(device) for tensor in next(incoming))
+                with self._synchronise(last=number == len(parts) - 1):
+                    scores, losses = self._forward(*batch)
+                    (losses.sum() * (self.processes.size / len(step))).backward()
+                loss += float(losses.detach().sum())
+                correct += float((scores.argmax(1) == batch[2]).sum())
+            self.optimiser.step()
+            loss, correct = self.processes.sum([loss, correct])
+            self._count(loss, correct, len(step))
+            progress.step(loss / len(step))
+            if stop.agreed(self.processes) and self.position.step < len(self.batches):
+                self.save()
+                raise TrainingInterrupted(
+                    expected="to train to the end",
+                    found=f"a signal to stop at step {self.steps_done} of {self.total_steps} "
+                    f"({self.job.name})",
+                    remedy="run the same command again with --resume: it goes on from there",
+                )
+
+    def _parts(self, step: Sequence[Mixture]) -> list[Sequence[Mixture]]:
+        """Cut this process's share of a batch into as many parts as everybody else's."""
+        share = self.processes.share(step)
+        count = min(self.options.accumulate, len(step) // self.processes.size)
+        edges = np.linspace(0, len(share), count + 1).round().astype(int)
+        return [share[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]  # noqa: RUF007
+
+    def _forward(self, scans: Tensor, masks: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        with self._precision():
+            scores: Tensor = self.model(scans, masks)
+        return scores.float(), F.cross_entropy(scores.float(), labels, reduction="none")
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        device = self.processes.device.type
+        half = self.options.precision == "bfloat16"
+        if self.options.precision == "auto":
+            half = device == "cuda"
+        return torch.autocast(device, torch.bfloat16) if half else nullcontext()
+
+    def _synchronise(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Average gradients over processes at the last part of a batch only."""
+        if isinstance(self.model, DistributedDataParallel) and not last:
+            return self.model.no_sync()
+        return nullcontext()
+
+    def _rate(self) -> float:
+        done = self.steps_done / max(self.total_steps, 1)
+        return float(self.options.learning_rate * self.options.final_rate**done)
+
+    def _count(self, loss: float, correct: float, seen: int) -> None:
+        if not math.isfinite(loss):
+            raise TrainingDiverged(
+                expected="a loss that is a number",
+                found=f"{loss} at step {self.steps_done} of {self.job.name}",
+                remedy="train with --precision float32, or check the scans for impossible values",
+            )
+        self.position.loss_sum += loss
+        self.position.correct += correct
+        self.position.seen += seen
+        self.position.step += 1
+
+    def _close_epoch(self) -> dict[str, float | int | None]:
+        """Add a row to the learning curve and move on to the next epoch."""
+        position = self.position
+        row: dict[str, float | int | None] = dict.fromkeys(CURVE)
+        row["epoch"] = position.epoch + 1
+        row["learning_rate"] = self._rate()
+        row["train_loss"] = position.loss_sum / position.seen
+        row["train_accuracy"] = position.correct / position.seen
+        if self.options.held_out_curve and self.job.testing:
+            scores = torch.tensor(self.score(self.job.testing))
+            truth = torch.tensor([scan.label for scan in self.job.testing])
+            row["held_out_loss"] = float(F.cross_entropy(scores, truth))
+            row["held_out_accuracy"] = float((scores.argmax(1) == truth).float().mean())
+        self.position = Position(epoch=position.epoch + 1, curve=[*position.curve, row])
+        return row
+
+    @torch.no_grad()
+    def score(self, scans: Sequence[Any]) -> list[list[float]]:
+        """Scores of each scan, (n, classes), the work shared among processes."""
+        reader = ScanReader(scans, self.gains)
+        self.network.eval()
+        own = []
+        for index in self.processes.share(range(len(scans))):
+            volume, mask = (tensor.to(self.processes.device) for tensor in reader.single(index))
+            with self._precision():
+                scores = self.network(volume, mask)[0]
+            own.append((index, scores.float().tolist()))
+        return [scores for _, scores in sorted(self.processes.gather(own))]
+
+    @torch.no_grad()
+    def settle_statistics(self) -> None:
+        """Set the running statistics to their mean over the training scans.
+
+        During training they trail behind the weights, and after a few steps they still hold a
+        part of their start values.
+        """
+        norms = [part for part in self.network.modules() if isinstance(part, MomentNorm)]
+        if not norms:
+            return
+        kept = [norm.momentum for norm in norms]
+        size = max(self.options.batch_size, self.processes.size)
+        order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
+        real = plan_epoch(self.labels, samples_per_class=len(order), seed=0, epoch=0)
+        scans = [sample for sample in real if sample.weight == 1.0]
+        self.network.train()
+        batches = [[scans[i] for i in batch] for batch in split_batches(len(scans), size)]
+        enough = [batch for batch in batches if len(batch) >= self.processes.size]
+        shares = [self.processes.share(batch) for batch in enough]
+        for number, (volumes, masks, _) in enumerate(read_ahead(self.reader, shares)):
+            for norm in norms:
+                norm.momentum = 1 / (number + 1)
+            with self._precision():
+                self.network(volumes.to(self.processes.device), masks.to(self.processes.device))
+        for norm, momentum in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+
+    def finish(self) -> None:
+        """Score the held-out people, write the model, remove the checkpoint."""
+        self.settle_statistics()
+        scores = self.score(self.job.testing)
+        energies = self._training_energies()
+        if self.processes.first:
+            folder = Path(self.job.model_dir)
+            write_text(folder / "learning_curve.csv", _curve_text(self.position.curve))
+            held_out = [
+                {"scan": scan.scan, "scores": values}
+                for scan, values in zip(self.job.testing, scores, strict=True)
+            ]
+            write_json(folder / "held_out.json", {"scans": held_out})
+            write_model(folder, self.network, self._card(energies), self.gains)
+            self._checkpoint.unlink(missing_ok=True)
+        self.processes.wait()
+
+    def _training_energies(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Log mean energy of each degree of each training scan, harmonised."""
+        own = [
+            (index, mean_log_rish(self.reader.read(index)[0], nside=self.job.nside))
+            for index in self.processes.share(range(len(self.labels)))
+        ]
+        return np.array([values for _, values in sorted(self.processes.gather(own))])
+
+    def _card(self, energies: np.ndarray[Any, np.dtype[np.float64]]) -> ModelCard:
+        job = self.job
+        # Four standard deviations beyond the mean, and never inside what was seen.
+        spread = 4 * energies.std(axis=0)
+        low = np.minimum(energies.mean(axis=0) - spread, energies.min(axis=0))
+        high = np.maximum(energies.mean(axis=0) + spread, energies.max(axis=0))
+        motion = [scan.motion for scan in job.training if scan.motion is not None]
+        return ModelCard(
+            network=self.options.network,
+            labels=job.labels,
+            task=job.task,
+            fold=job.fold,
+            nside=job.nside,
+            shape=job.shape,
+            affine=job.affine,
+            temperature=1.0,
+            options=asdict(self.options),
+            participants=tuple(sorted({scan.participant for scan in job.training})),
+            fingerprints=tuple(sorted(stored.fingerprint for stored in self.reader.stored)),
+            dataset=job.dataset,
+            sites=tuple(sorted({scan.site for scan in job.training})),
+            max_motion=max(motion, default=None),
+            rish_low=tuple(low.tolist()),
+            rish_high=tuple(high.tolist()),
+            harmonised=self.gains is not None,
+            warnings=self.gains.warnings if self.gains is not None else (),
+            digest=job.digest,
+        )
+
+
+def _curve_text(rows: Sequence[dict[str, float | int | None]]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, CURVE, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def read_held_out(folder: Path) -> dict[str, list[float]]:
+    """Scores of the people a model was not trained on, by scan."""
+    content = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    return {entry["scan"]: entry["scores"] for entry in content["scans"]}

@@ -1,0 +1,122 @@
+import shutil
+
+import pytest
+from fsl_stubs import write_stub
+
+from bids_gevnet.bids.query import find_participants
+from bids_gevnet.errors import InputError
+from bids_gevnet.interfaces.template import output_grid
+from bids_gevnet.settings import PreprocessingSettings, SelectionSettings
+from bids_gevnet.workflows.participant import init_participants_wf
+from bids_gevnet.workflows.tools import choose_tools
+
+COARSE = PreprocessingSettings(output_resolution=10)
+
+
+@pytest.fixture
+def no_fsl(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path / "bin"
+
+
+def build(dataset, tmp_path, settings=COARSE):
+    participants = find_participants(dataset.root, SelectionSettings(), b0_threshold=50)
+    return init_participants_wf(
+        participants,
+        output_dir=tmp_path / "out",
+        work_dir=tmp_path / "work",
+        grid=output_grid(settings),
+        settings=settings,
+        tools=choose_tools(settings, gpu=False),
+        threads=2,
+    )
+
+
+def nodes_of(workflow, ending):
+    names = [name for name in workflow.list_node_names() if name.endswith(ending)]
+    return [workflow.get_node(name) for name in names]
+
+
+def copy_run(dataset, direction, encoding):
+    folder = dataset.dwi("").parent
+    for source in folder.glob("sub-01_dwi.*"):
+        shutil.copy(source, folder / source.name.replace("_dwi", f"_dir-{direction}_dwi"))
+    sidecar = folder / f"sub-01_dir-{direction}_dwi.json"
+    sidecar.write_text(f'{{"PhaseEncodingDirection": "{encoding}", "TotalReadoutTime": 0.05}}')
+
+
+def test_pip_only_stages(dataset, tmp_path, no_fsl):
+    names = build(dataset, tmp_path).list_node_names()
+    stages = {name.split(".")[-1] for name in names if name.startswith("sub_01.")}
+    assert {"conform", "motion", "join", "mask", "register", "standard", "sphere"} <= stages
+    assert not {"eddy", "topup"} & stages
+
+
+def test_every_node_that_works_declares_memory(dataset, tmp_path, no_fsl):
+    workflow = build(dataset, tmp_path)
+    plumbing = ("outputnode", "gather")
+    for name in workflow.list_node_names():
+        last = name.split(".")[-1]
+        if last not in plumbing and not last.startswith("merge_"):
+            node = workflow.get_node(name)
+            assert node._mem_gb is not None, name
+            assert node.n_procs <= 2, name
+
+
+def test_eddy_is_found_under_its_new_names(dataset, tmp_path, no_fsl):
+    write_stub(no_fsl, "eddy_cpu", "eddy")
+    workflow = build(dataset, tmp_path)
+    assert len(nodes_of(workflow, ".eddy")) == 2
+    assert not nodes_of(workflow, ".topup")
+    assert nodes_of(workflow, ".eddy")[0].inputs.readout_s == 0.05
+
+
+def test_opposite_runs_feed_topup_and_are_joined(dataset, tmp_path, no_fsl):
+    write_stub(no_fsl, "eddy", "eddy")
+    write_stub(no_fsl, "topup", "topup")
+    for direction, encoding in (("AP", "j-"), ("PA", "j")):
+        copy_run(dataset, direction, encoding)
+    for path in dataset.dwi("").parent.glob("sub-01_dwi.*"):
+        path.unlink()
+    workflow = build(dataset, tmp_path)
+    first, second = nodes_of(workflow, ".topup")
+    assert first.inputs.directions == ["j-", "j"]
+    assert second.inputs.directions == ["j", "j-"]
+    assert (
+        len([n for n in workflow.list_node_names() if "sub_01" in n and n.endswith("join")]) == 1
+    )
+
+
+def test_a_guessed_direction_is_not_trusted_for_topup(dataset, tmp_path, no_fsl):
+    write_stub(no_fsl, "eddy", "eddy")
+    write_stub(no_fsl, "topup", "topup")
+    copy_run(dataset, "AP", "j-")
+    dataset.dwi(".json").write_text("{}")
+    workflow = build(dataset, tmp_path)
+    assert len(nodes_of(workflow, ".eddy")) == 3
+    assert not nodes_of(workflow, ".topup")
+
+
+def test_bet_is_used_where_it_is(dataset, tmp_path, no_fsl):
+    program = write_stub(no_fsl, "bet", "bet")
+    mask = nodes_of(build(dataset, tmp_path), "sub_01.mask")[0]
+    assert mask.inputs.program == str(program)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (PreprocessingSettings(correction="eddy"), "--correction ants"),
+        (PreprocessingSettings(masking="bet"), "--masking otsu"),
+    ],
+)
+def test_missing_fsl_is_said_when_asked_for(no_fsl, settings, message):
+    with pytest.raises(InputError, match=message):
+        choose_tools(settings)
+
+
+def test_gpu_build_only_where_there_is_a_gpu(no_fsl):
+    write_stub(no_fsl, "eddy_cuda10.2", "eddy")
+    write_stub(no_fsl, "eddy_cuda11.0", "eddy")
+    assert choose_tools(COARSE, gpu=False).eddy is None
+    assert choose_tools(COARSE, gpu=True).eddy.path.name == "eddy_cuda11.0"
