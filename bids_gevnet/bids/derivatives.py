@@ -11,14 +11,18 @@ from bids_gevnet.bids.writing import write_json, write_text
 BIDS_VERSION = "1.10.0"
 DEFAULT_TEMPLATE = "MNI152NLin2009aSym"
 
-# What BIDS has no name for yet, and what is no part of the derivatives.
+# What BIDS has no name for yet, and what is no part of the derivatives. Gradient files of
+# derivatives are in the specification but not in the validator's rules. Folders stand without a
+# slash: with one the validator leaves out their content and still objects to the folder.
 _BIDSIGNORE = """\
 *.html
 CITATION.md
-logs/
-work/
-models/
+logs
+work
+models
 group_*
+*_desc-preproc_dwi.bval
+*_desc-preproc_dwi.bvec
 *_xfm.txt
 *_dwimap.nii.gz
 *_dwimap.json

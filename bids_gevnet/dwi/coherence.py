@@ -33,6 +33,9 @@ STEPS_MM = (2.0, 3.0, 4.0, 5.0, 6.0)
 MARGIN = 1.02
 """A candidate must beat the table as it stands by this factor before anyone is alarmed."""
 
+COARSEST_MM = 4.0
+"""Larger voxels hold several bundles, and a step from one to the next tells nothing."""
+
 _AXES = "xyz"
 
 
@@ -92,7 +95,10 @@ class Coherence:
 
     def __str__(self) -> str:
         if self.n_voxels == 0:
-            return "the gradient table could not be checked: no anisotropic voxels"
+            return (
+                "the gradient table could not be checked: that takes anisotropic voxels of "
+                f"{COARSEST_MM:g} mm or less"
+            )
         if self.identity_is_best:
             return f"the gradient table fits the white matter (coherence {self.scores[0]:.3f})"
         return (
@@ -133,6 +139,9 @@ def check_coherence(
     -------
     coherence : Coherence
     """
+    unknown = Coherence(np.zeros(len(CANDIDATES)), CANDIDATES[0], True, 0)
+    if voxel_sizes(affine).max() > COARSEST_MM:
+        return unknown
     fit = fit_tensor(data[mask], bvals, bvecs_fsl, b0_threshold=b0_threshold)
     shape = mask.shape
     fa = np.zeros(shape)
@@ -144,7 +153,7 @@ def check_coherence(
     candidates = np.argwhere(white)
     seeds = candidates[np.argsort(-fa[white], kind="stable")[:n_seeds]]
     if len(seeds) == 0:
-        return Coherence(np.zeros(len(CANDIDATES)), CANDIDATES[0], True, 0)
+        return unknown
     # FSL axes are voxel axes, the first one backwards when the determinant is positive.
     sign = -1.0 if np.linalg.det(affine[:3, :3]) > 0 else 1.0
     to_voxels = np.array([sign, 1.0, 1.0]) / voxel_sizes(affine)

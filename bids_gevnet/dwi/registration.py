@@ -40,7 +40,9 @@ START_ANGLES_DEG = (
 )
 """Rotations about x (nodding, the largest in practice), y and z that are tried."""
 
+START_SHIFTS_MM = (-20.0, 0.0, 20.0)
 MASK_MARGIN_MM = 8.0
+SHADING_MM = 25.0
 POOR_DICE = 0.85
 POOR_INFORMATION = 1.03
 """Below either the report warns; see benchmarks/results/accuracy.md for what good ones reach."""
@@ -100,6 +102,34 @@ class Registration:
         )
 
 
+def flatten_shading(volume: Volume, width_mm: float = SHADING_MM) -> Volume:
+    """Divide a volume by its own blurred brain, so that coil shading does not look like tissue.
+
+    Parameters
+    ----------
+    volume : Volume
+    width_mm : float
+        Standard deviation of the blur; wider than tissue, narrower than shading.
+
+    Returns
+    -------
+    volume : Volume
+        About 1 everywhere in the brain, 0 outside.
+    """
+    from scipy.ndimage import gaussian_filter
+
+    sigma = width_mm / voxel_sizes(volume.affine)
+    signal = np.maximum(volume.data, 0).astype(np.float32) * volume.mask
+    # A few bright voxels (vessels, eyes) must not cast a shadow around them.
+    if volume.mask.any():
+        signal = np.minimum(signal, np.percentile(signal[volume.mask], 99))
+    weight = gaussian_filter(volume.mask.astype(np.float32), sigma)
+    blurred = gaussian_filter(signal, sigma)
+    flat = np.zeros_like(signal)
+    np.divide(signal * weight, blurred, out=flat, where=volume.mask & (blurred > 0))
+    return replace(volume, data=flat)
+
+
 def register_to_template(moving: Volume, template: Volume) -> Registration:
     """Find the affine transform of a brain to the template.
 
@@ -113,9 +143,15 @@ def register_to_template(moving: Volume, template: Volume) -> Registration:
     registration : Registration
         From ``moving`` to ``template``.
     """
+    moving, template = flatten_shading(moving), flatten_shading(template)
     starts = [
         _turn_about_centres(moving, template, angles, scale=True) for angles in START_ANGLES_DEG
     ]
+    # A brain cut by the field of view has its centre elsewhere, and says nothing about its size.
+    for shift_mm in START_SHIFTS_MM:
+        start = _turn_about_centres(moving, template, (0, 0, 0), scale=False)
+        start[2, 3] += shift_mm
+        starts.append(start)
     transform = _refine(moving, template, starts, (_START, _MIDDLE, _FINE))
     return assess(transform, moving, template)
 
@@ -145,8 +181,13 @@ def register_rigid(
     # masked: so the two change places.
     backwards = [np.asarray(np.linalg.inv(guess)) for guess in guesses]
     start, middle, fine = (replace(s, kind="Rigid") for s in (_START, _MIDDLE, _FINE))
-    swapped = replace(fixed, mask=np.ones_like(fixed.mask))
-    found = _refine(swapped, moving, backwards, (start, middle, fine))
+    found = _refine(
+        replace(fixed, mask=np.ones_like(fixed.mask)),
+        moving,
+        backwards,
+        (start, middle, fine),
+        strip=False,
+    )
     return assess(np.asarray(np.linalg.inv(found)), moving, fixed)
 
 
@@ -271,37 +312,49 @@ def _refine(
     fixed: Volume,
     starts: list[NDArray[np.float64]],
     schedules: tuple[Schedule, Schedule, Schedule],
+    *,
+    strip: bool = True,
 ) -> NDArray[np.float64]:
     """Register briefly from every start, then go on from the best."""
-    tried = [_register_at(START_MM, moving, fixed, start, schedules[0]) for start in starts]
+    pair = (_strip(moving), _strip(fixed)) if strip else (moving, fixed)
+    tried = [_register_at(START_MM, *pair, fixed.mask, start, schedules[0]) for start in starts]
     information = [assess(found, moving, fixed, START_MM) for found in tried]
     # Overlap counts too: a brain shrunk into a uniform region has high information.
     best = max(range(len(tried)), key=lambda i: information[i].information * information[i].dice)
-    middle = _register_at(MIDDLE_MM, moving, fixed, tried[best], schedules[1])
-    return _register_at(FINE_MM, moving, fixed, middle, schedules[2])
+    middle = _register_at(MIDDLE_MM, *pair, fixed.mask, tried[best], schedules[1])
+    return _register_at(FINE_MM, *pair, fixed.mask, middle, schedules[2])
+
+
+def _strip(volume: Volume) -> Volume:
+    return replace(volume, data=volume.data * volume.mask)
 
 
 def _register_at(
     voxel_mm: float,
     moving: Volume,
     fixed: Volume,
+    where: NDArray[np.bool_],
     start: NDArray[np.float64],
     schedule: Schedule,
 ) -> NDArray[np.float64]:
-    target, affine = coarsen(fixed.data * fixed.mask, fixed.affine, voxel_mm)
-    image, image_affine = coarsen(moving.data * moving.mask, moving.affine, voxel_mm)
-    around = grow_mask(
-        _onto(fixed.mask, fixed.affine, np.eye(4), target.shape, affine), affine, MASK_MARGIN_MM
-    )
-    # An affine start has shear, which no header can hold: the image is taken there instead.
+    target, affine = coarsen(fixed.data, fixed.affine, voxel_mm)
+    image, image_affine = coarsen(moving.data, moving.affine, voxel_mm)
     shape = (target.shape[0], target.shape[1], target.shape[2])
+    # An affine start has shear, which no header can hold: the image is taken there instead.
     moved = resample_volume(image, image_affine, start, shape, affine, order=1)
+    around = grow_mask(
+        _onto(where, fixed.affine, np.eye(4), shape, affine), affine, MASK_MARGIN_MM
+    )
+    # Beyond the field of view there is no information, which is not the same as darkness: a
+    # brain that was cut must not be stretched to fill the template.
+    everywhere = np.ones(moving.data.shape, bool)
+    seen = _onto(everywhere, moving.affine, start, shape, affine)
     found = register(
         to_ants_image(target, affine),
         moved,
         affine,
         schedule,
-        fixed_mask=to_ants_image(around, affine),
+        fixed_mask=to_ants_image(around & seen, affine),
     )
     return np.asarray(found @ start)
 

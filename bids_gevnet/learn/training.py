@@ -35,7 +35,7 @@ from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.checkpoints import Position, load_checkpoint, save_checkpoint
 from bids_gevnet.learn.distributed import TrainingInterrupted
-from bids_gevnet.learn.mixup import plan_epoch, split_batches
+from bids_gevnet.learn.mixup import Mixture, plan_epoch, split_batches
 from bids_gevnet.learn.model_files import ModelCard, build_network, read_card, write_model
 from bids_gevnet.learn.scans import ScanReader, read_ahead
 from bids_gevnet.learn.store import LogRishMaps, StoredScan, mean_log_rish
@@ -43,16 +43,16 @@ from bids_gevnet.nn.ckn import keep_on_sphere
 from bids_gevnet.nn.norm import MomentNorm
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
 
     from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.learn.distributed import Processes, StopRequest
-    from bids_gevnet.learn.jobs import TrainJob
-    from bids_gevnet.learn.mixup import Mixture
+    from bids_gevnet.learn.jobs import JobScan, TrainJob
     from bids_gevnet.learn.progress import TrainingProgress
 
+_STATISTICS_SCANS = 64  # enough for means over millions of voxels
 CURVE = (
     "epoch",
     "learning_rate",
@@ -99,7 +99,8 @@ def train_job(
         return
     gains = fit_harmonisation(job, processes)
     trainer = Trainer(job, gains, processes)
-    trainer.resume()
+    if not trainer.resume():
+        trainer.standardise_head()
     progress.start(job, trainer.total_steps, trainer.steps_done)
     try:
         trainer.fit(stop, progress)
@@ -189,10 +190,37 @@ class Trainer:
             initialise(self.reader.random_volumes(self.options.seed), seed=self.options.seed)
         return network.to(self.processes.device)
 
-    def resume(self) -> None:
-        """Go to where the last checkpoint of this job is, if there is one."""
+    def resume(self) -> bool:
+        """Go to where the last checkpoint of this job is; say whether there is one."""
         found = load_checkpoint(self._checkpoint, self.network, self.optimiser, self.job.digest)
         self.position = found or self.position
+        return found is not None
+
+    @torch.no_grad()
+    def standardise_head(self) -> None:
+        """Start the classifier's first layer so that its inputs have mean 0 and variance 1.
+
+        Features are means over a whole brain: they differ between people by a few per cent of
+        their size, and a layer started for unit variance sees next to nothing of that. With m
+        and s their mean and standard deviation over training scans, W x + b becomes
+        W (x - m) / s + b: another start for the same network.
+        """
+        head: Any = self.network.get_submodule("head.0")
+        chosen = self._some_training_scans()
+        self.settle_statistics(chosen)
+        features = torch.tensor(self._features([self.job.training[i] for i in chosen]))
+        spread = features.std(0, correction=0)
+        weight = head.weight / spread.clamp_min(1e-3 * float(spread.max())).to(head.weight)
+        head.bias -= weight @ features.mean(0).to(weight)
+        head.weight.copy_(weight)
+
+    def _some_training_scans(self) -> list[int]:
+        order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
+        return [int(index) for index in order[:_STATISTICS_SCANS]]
+
+    def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
+        network: Any = self.network
+        return self._each(scans, network.features)
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
@@ -232,7 +260,7 @@ class Trainer:
                 batch = tuple(tensor.to(device) for tensor in next(incoming))
                 with self._synchronise(last=number == len(parts) - 1):
                     scores, losses = self._forward(*batch)
-                    (losses.sum() * (self.processes.size / len(step))).backward()
+                    torch.autograd.backward(losses.sum() * (self.processes.size / len(step)))
                 loss += float(losses.detach().sum())
                 correct += float((scores.argmax(1) == batch[2]).sum())
             self.optimiser.step()
@@ -305,38 +333,41 @@ class Trainer:
         self.position = Position(epoch=position.epoch + 1, curve=[*position.curve, row])
         return row
 
+    def score(self, scans: Sequence[JobScan]) -> list[list[float]]:
+        """Scores of each scan, (n, classes)."""
+        return self._each(scans, self.network)
+
     @torch.no_grad()
-    def score(self, scans: Sequence[Any]) -> list[list[float]]:
-        """Scores of each scan, (n, classes), the work shared among processes."""
+    def _each(
+        self, scans: Sequence[JobScan], function: Callable[[Tensor, Tensor], Tensor]
+    ) -> list[list[float]]:
+        """Evaluate a function of each scan and mask, the work shared among processes."""
         reader = ScanReader(scans, self.gains)
         self.network.eval()
         own = []
         for index in self.processes.share(range(len(scans))):
             volume, mask = (tensor.to(self.processes.device) for tensor in reader.single(index))
             with self._precision():
-                scores = self.network(volume, mask)[0]
-            own.append((index, scores.float().tolist()))
-        return [scores for _, scores in sorted(self.processes.gather(own))]
+                values = function(volume, mask)[0]
+            own.append((index, values.float().tolist()))
+        return [values for _, values in sorted(self.processes.gather(own))]
 
     @torch.no_grad()
-    def settle_statistics(self) -> None:
-        """Set the running statistics to their mean over the training scans.
+    def settle_statistics(self, chosen: Sequence[int]) -> None:
+        """Set the running statistics to their mean over some training scans.
 
         During training they trail behind the weights, and after a few steps they still hold a
         part of their start values.
         """
         norms = [part for part in self.network.modules() if isinstance(part, MomentNorm)]
-        if not norms:
-            return
         kept = [norm.momentum for norm in norms]
         size = max(self.options.batch_size, self.processes.size)
-        order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
-        real = plan_epoch(self.labels, samples_per_class=len(order), seed=0, epoch=0)
-        scans = [sample for sample in real if sample.weight == 1.0]
-        self.network.train()
+        scans = [Mixture(i, i, 1.0, self.labels[i]) for i in chosen]
         batches = [[scans[i] for i in batch] for batch in split_batches(len(scans), size)]
+        # A process without a scan would keep the others waiting for its statistics.
         enough = [batch for batch in batches if len(batch) >= self.processes.size]
         shares = [self.processes.share(batch) for batch in enough]
+        self.network.train()
         for number, (volumes, masks, _) in enumerate(read_ahead(self.reader, shares)):
             for norm in norms:
                 norm.momentum = 1 / (number + 1)
@@ -347,7 +378,7 @@ class Trainer:
 
     def finish(self) -> None:
         """Score the held-out people, write the model, remove the checkpoint."""
-        self.settle_statistics()
+        self.settle_statistics(self._some_training_scans())
         scores = self.score(self.job.testing)
         energies = self._training_energies()
         if self.processes.first:

@@ -74,7 +74,7 @@ class Pieces:
         Whether to hold what lies between two normalisations, or to compute it again.
     """
 
-    volume_voxels: int = 2_000_000
+    volume_voxels: int = 600_000
     sphere_voxels: int = 64
     keep_volumes: bool = True
     keep_sphere: bool = False

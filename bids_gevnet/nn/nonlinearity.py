@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.geometry import GeometryModule
 from bids_gevnet.nn.norm import MomentNorm
+from bids_gevnet.nn.volterra import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from bids_gevnet.nn.fields import FieldType
 
 _CACHE_BYTES = 4_000_000
+_SCRATCH = 12  # tensors per coefficient that the closed form needs at a time
 
 
 class RegularNorm(MomentNorm):
@@ -222,65 +224,77 @@ def exact_relu(h: Tensor) -> Tensor:
     return out
 
 
-def _half_width(s: Tensor, amplitude: Tensor) -> Tensor:
-    """Alpha: pi or 0 where h has one sign, without dividing by a vanishing amplitude."""
+def _positive_arc(s: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Alpha, sin(alpha) and cos(alpha) of the arc where h > 0, from s and |z|.
+
+    Alpha is pi or 0 where h has one sign; nothing is divided by a vanishing |z|.
+    """
     tiny = torch.finfo(s.dtype).tiny
-    return torch.acos(torch.clamp(-s / (amplitude + tiny), -1.0, 1.0))
+    cosine = torch.div(s, (size * 2**0.5).add_(tiny)).neg_().clamp_(-1.0, 1.0)
+    sine = torch.addcmul(torch.ones_like(cosine), cosine, cosine, value=-1).clamp_(min=0).sqrt_()
+    return torch.acos(cosine), sine, cosine
 
 
 @torch.library.custom_op("bids_gevnet::exact_relu", mutates_args=())
 def _exact_relu(h: Tensor) -> Tensor:
-    s, re, im = h.unbind(1)
-    amplitude = torch.hypot(re, im) * 2**0.5
-    alpha = _half_width(s, amplitude)
-    sine = torch.sin(alpha)
-    gain = (alpha - sine * torch.cos(alpha)) / torch.pi
-    return torch.stack([(s * alpha + amplitude * sine) / torch.pi, gain * re, gain * im], dim=1)
+    out = torch.empty_like(h)
+    for chunk in _chunks(h, _SCRATCH):
+        s, re, im = h[chunk].unbind(1)
+        size = torch.hypot(re, im)
+        alpha, sine, cosine = _positive_arc(s, size)
+        gain = torch.addcmul(alpha, sine, cosine, value=-1).div_(torch.pi)
+        mean = alpha.mul_(s).addcmul_(size, sine, value=2**0.5).div_(torch.pi)
+        out[chunk, 0] = mean
+        torch.mul(h[chunk, 1:], gain[:, None], out=out[chunk, 1:])
+    return out
 
 
 @torch.library.custom_op("bids_gevnet::exact_relu_backward", mutates_args=())
 def _exact_relu_backward(grad: Tensor, h: Tensor) -> Tensor:
-    s, re, im = h.unbind(1)
-    g0, g1, g2 = grad.unbind(1)
-    size = torch.hypot(re, im)
-    alpha = _half_width(s, size * 2**0.5)
-    sine, cosine = torch.sin(alpha), torch.cos(alpha)
-    across = (alpha - sine * cosine) / torch.pi  # a1 / |z|
-    along = (alpha + sine * cosine) / torch.pi  # d a1 / d|z|
-    tiny = torch.finfo(h.dtype).tiny
-    u, v = re / (size + tiny), im / (size + tiny)
-    radial = g1 * u + g2 * v
-    root2_sine = 2**0.5 * sine / torch.pi
-    grad_s = g0 * alpha / torch.pi + radial * root2_sine
-    turn = g0 * root2_sine + radial * (along - across)
-    return torch.stack([grad_s, across * g1 + turn * u, across * g2 + turn * v], dim=1)
+    out = torch.empty_like(h)
+    for chunk in _chunks(h, _SCRATCH):
+        s, re, im = h[chunk].unbind(1)
+        g0, g1, g2 = grad[chunk].unbind(1)
+        size = torch.hypot(re, im)
+        alpha, sine, cosine = _positive_arc(s, size)
+        across = torch.addcmul(alpha, sine, cosine, value=-1).div_(torch.pi)  # z' / z
+        size.add_(torch.finfo(h.dtype).tiny)
+        u, v = re / size, im / size
+        radial = torch.addcmul(g1 * u, g2, v)
+        # d|z'|/d|z| - z'/z = 2 sin cos / pi;  d s'/d|z| = d|z'|/ds = sqrt2 sin / pi
+        turn = cosine.mul_(2**0.5).mul_(radial).add_(g0).mul_(sine).mul_(2**0.5 / torch.pi)
+        out[chunk, 0] = alpha.mul_(g0).addcmul_(radial, sine, value=2**0.5).div_(torch.pi)
+        torch.addcmul(across * g1, turn, u, out=out[chunk, 1])
+        torch.addcmul(across * g2, turn, v, out=out[chunk, 2])
+    return out
 
 
 @torch.library.custom_op("bids_gevnet::regular_relu", mutates_args=())
 def _regular_relu(h: Tensor, synthesis: Tensor) -> Tensor:
-    out = torch.empty_like(h)
+    out, work = torch.empty_like(h), Workspace(h)
     analysis = synthesis.t() / len(synthesis)
     for chunk in _chunks(h, len(synthesis)):
-        samples = _per_point(synthesis, h[chunk]).relu_()
-        out[chunk] = _per_point(analysis, samples)
+        samples = _per_point(work, "samples", synthesis, h[chunk]).relu_()
+        torch.bmm(analysis.expand(len(samples), *analysis.shape), samples, out=out[chunk])
     return out
 
 
 @torch.library.custom_op("bids_gevnet::regular_relu_backward", mutates_args=())
 def _regular_relu_backward(grad: Tensor, h: Tensor, synthesis: Tensor) -> Tensor:
-    out = torch.empty_like(h)
+    out, work = torch.empty_like(h), Workspace(h)
     analysis = synthesis.t() / len(synthesis)
     for chunk in _chunks(h, 2 * len(synthesis)):
-        samples = _per_point(synthesis, h[chunk])
-        back = _per_point(synthesis, grad[chunk])
-        back = torch.ops.aten.threshold_backward(back, samples, 0)
-        out[chunk] = _per_point(analysis, back)
+        samples = _per_point(work, "samples", synthesis, h[chunk])
+        back = _per_point(work, "back", synthesis, grad[chunk])
+        torch.ops.aten.threshold_backward.grad_input(back, samples, 0, grad_input=back)
+        torch.bmm(analysis.expand(len(back), *analysis.shape), back, out=out[chunk])
     return out
 
 
-def _per_point(matrix: Tensor, h: Tensor) -> Tensor:
+def _per_point(work: Workspace, name: str, matrix: Tensor, h: Tensor) -> Tensor:
     """Matrix (a, b) times each point of h (points, b, n)."""
-    return torch.bmm(matrix.expand(len(h), *matrix.shape), h)
+    out = work.take(name, len(h), len(matrix), h.shape[2])
+    return torch.bmm(matrix.expand(len(h), *matrix.shape), h, out=out)
 
 
 def _chunks(h: Tensor, samples: int) -> list[slice]:

@@ -213,31 +213,37 @@ def summarise_series(
     return SeriesSummary(Volume(mean.astype(np.float32), affine), np.nan_to_num(signals))
 
 
-def read_crashes(output_dir: Path, label: str, *, since: float) -> list[tuple[str, str]]:
-    """Find what went wrong with a participant after its last finished scan.
+def read_crashes(output_dir: Path, label: str) -> list[tuple[str, str]]:
+    """Find what went wrong with a participant and has not been made up for by a later run.
 
-    Parameters
-    ----------
-    output_dir : Path
-    label : str
-    since : float
-        Crash files older than this time have been made up for by a later run.
+    A crash file names the node of its scan; a scan whose facts were written after it is fine.
 
     Returns
     -------
     crashes : list of (str, str)
         Stage and message.
     """
+    finished = {
+        _node_name(path.name.removesuffix(FACTS)): path.stat().st_mtime
+        for path in (output_dir / f"sub-{label}").rglob(f"dwi/*{FACTS}")
+    }
     crashes = set()
     for path in sorted((output_dir / "logs").glob("crash-*.txt")):
-        if path.stat().st_mtime < since:
-            continue
         text = path.read_text(encoding="utf-8", errors="replace")
         node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
         parts = node.group(1).split(".") if node else []
-        if f"sub_{label}" not in parts:
+        # This report is being built: that an earlier one failed is no news.
+        if f"sub_{_node_name(label)}" not in parts or parts[-1] == "report":
+            continue
+        done = max((finished[part] for part in parts if part in finished), default=0.0)
+        if path.stat().st_mtime < done:
             continue
         found = re.findall(r"^\s*[\w.]*?(\w+(?:Error|Exception)): (.+)$", text, re.MULTILINE)
         message = f"{found[-1][0]}: {found[-1][1]}" if found else "no message in the crash file"
         crashes.add((parts[-1], message))
     return sorted(crashes)
+
+
+def _node_name(name: str) -> str:
+    """Spell a name as the workflow's nodes do."""
+    return "".join(char if char.isalnum() else "_" for char in name)

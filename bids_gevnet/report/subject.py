@@ -13,7 +13,6 @@ from bids_gevnet.bids.writing import write_text
 from bids_gevnet.dwi.shells import B0_THRESHOLD, find_shells
 from bids_gevnet.report.boilerplate import describe_methods
 from bids_gevnet.report.evidence import (
-    FACTS,
     ScanEvidence,
     find_scans,
     read_crashes,
@@ -89,11 +88,9 @@ def _facts_for_methods(scan: ScanEvidence, described: Mapping[str, Any]) -> dict
 def _participant_findings(
     output_dir: Path, label: str, evidence: list[ScanEvidence]
 ) -> list[Finding]:
-    finished = [path for scan in evidence if (path := scan.folder / f"{scan.name}{FACTS}").exists()]
-    since = min((path.stat().st_mtime for path in finished), default=0.0)
     found = [
         Finding("error", f"The stage “{stage}” failed: {message}")
-        for stage, message in read_crashes(output_dir, label, since=since)
+        for stage, message in read_crashes(output_dir, label)
     ]
     if not evidence:
         found.append(Finding("error", f"There is no scan of sub-{label} in the derivatives."))

@@ -103,7 +103,9 @@ def run_chain(affine, *, flip_x=1.0, turn_with_motion=True):
     bvecs = rotate_bvecs(bvecs, to_mni)
     grid = np.diag([2.2, 2.2, 2.2, 1.0])
     grid[:3, 3] = -2.2 * 17
-    moved = resample_series(conformed.data, conformed.affine, to_mni @ to_reference, (35,) * 3, grid)
+    moved = resample_series(
+        conformed.data, conformed.affine, to_mni @ to_reference, (35,) * 3, grid
+    )
     lies = principal_axis(moved[..., 0], grid)
     middle = moved[17, 17, 17][None]
     peak = np.unravel_index(np.argmax(moved[..., 0]), (35,) * 3)
@@ -226,7 +228,9 @@ class TestCheckTable:
 
 def test_angles_of_axes():
     np.testing.assert_allclose(
-        direction_angle_deg(np.array([[1.0, 0, 0]] * 3), np.array([[1, 0, 0], [-1, 0, 0], [1, 1, 0]])),
+        direction_angle_deg(
+            np.array([[1.0, 0, 0]] * 3), np.array([[1, 0, 0], [-1, 0, 0], [1, 1, 0]])
+        ),
         [0, 0, 45],
         atol=1e-9,
     )

@@ -1,0 +1,234 @@
+"""Speed of the layers and networks on the CPU, as ratios measured in one run.
+
+    python benchmarks/speed.py                  # two threads; prints the table
+    python benchmarks/speed.py --write          # also benchmarks/results/speed.md
+    python benchmarks/speed.py --quick          # fewer voxels and rounds
+
+Everything is forward and backward. What is compared is run in turn, round after round, and the
+fastest round of each is kept: on a machine that others use, means say who else was there, and
+only minima of interleaved runs can be compared. The load average is printed for the same reason.
+
+"All pairs" is the formula of Definition 3.3 as it stands, over all pairs of neighbours, all 60
+second-order bases contracted by matrix products (the best case for it), plus our first order.
+"""
+
+import argparse
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bids_gevnet.nn import zoo
+from bids_gevnet.nn.conv import DEFAULT_RADII, GEConv, GEVConv
+from bids_gevnet.nn.deepsphere import DeepSphere
+from bids_gevnet.nn.fields import FieldType
+from bids_gevnet.nn.kernels import response_scale, responses
+from bids_gevnet.nn.operator import response_values
+from bids_gevnet.sphere.healpix import healpix
+from bids_gevnet.sphere.quadrature import ring_stencil
+
+RESULTS = Path(__file__).parent / "results" / "speed.md"
+C_IN, C_OUT = 8, 12
+
+
+class AllPairs(nn.Module):
+    """Second order by summing over all pairs of neighbours, from n = 0 and n = 1 to both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        grid = healpix(4)
+        stencil = ring_stencil(grid, DEFAULT_RADII, 2)
+        counts = np.bincount(stencil.rows, minlength=grid.n_points)
+        slot = np.arange(len(stencil.rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        near = np.zeros((grid.n_points, counts.max()), dtype=np.int64)
+        near[stencil.rows, slot] = stencil.cols
+        self.register_buffer("near", torch.from_numpy(near))
+        self.weights = nn.ParameterList()
+        for n in (0, 1):
+            rows = [r for m in (0, 1) for r in responses(n, m, 2)]
+            scales = [response_scale(r.frequency, DEFAULT_RADII[r.ring]) for r in rows]
+            values = response_values(stencil, n, rows, scales)  # (k, rows, d)
+            first = np.zeros((*near.shape, *values.shape[1:]))
+            first[stencil.rows, slot] = values
+            k1 = torch.from_numpy(first).float()  # (points, near, rows, d)
+            k0 = k1[:, :, : 2 * (n + 1)]
+            pairs = torch.einsum("pjrd,pkse->prsjkde", k1, k0)  # K2(v1, v2), Proposition 3.5
+            self.register_buffer(f"kernel{n}", pairs.flatten(3).flatten(1, 2))
+            n_bases = self.get_buffer(f"kernel{n}").shape[1]
+            self.weights.append(nn.Parameter(torch.randn(3 * C_OUT, n_bases * C_IN)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(points, 24, batch) to (points, 36, batch); transport is inside the kernels."""
+        out = 0
+        for n, span in ((0, slice(0, C_IN)), (1, slice(C_IN, 3 * C_IN))):
+            d = n + 1
+            f = x[self.near, span].unflatten(2, (d, C_IN))  # (points, near, d, channels, batch)
+            pairs = torch.einsum("pjdcb,pkecb->pjkdecb", f, f)
+            kernel = self.get_buffer(f"kernel{n}")
+            z = torch.bmm(
+                kernel, pairs.flatten(1, 4).flatten(2)
+            )  # (points, bases, channels*batch)
+            z = z.view(len(z), -1, x.shape[2])
+            out = out + torch.matmul(self.weights[n], z)
+        return out
+
+
+def step(module: nn.Module, x: Tensor) -> Callable[[], None]:
+    """One forward and backward pass, with gradients in the input and the weights."""
+
+    def run() -> None:
+        module.zero_grad(set_to_none=True)
+        x.grad = None
+        module(x).square().mean().backward()
+
+    return run
+
+
+def interleaved(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Fastest of several rounds of each, in ms, run in turn."""
+    best = dict.fromkeys(runs, float("inf"))
+    for i in range(rounds + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if i:  # the first round warms up
+                best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
+    return best
+
+
+def layer_times(voxels: int, pair_voxels: int, rounds: int) -> dict[str, float]:
+    """Milliseconds per voxel of one layer 8 -> 12 on 192 points."""
+    grid, a, b = healpix(4), FieldType.regular(C_IN), FieldType.regular(C_OUT)
+    x = torch.randn(grid.n_points, a.dim, voxels, requires_grad=True)
+    few = torch.randn(grid.n_points, a.dim, pair_voxels, requires_grad=True)
+    first, second, pairs = GEConv(grid, a, b), GEVConv(grid, a, b), AllPairs()
+    first_few = step(first, few)
+    pairs_few = step(pairs, few)
+
+    def both() -> None:
+        first_few()
+        pairs_few()
+
+    times = interleaved({"first": step(first, x), "second": step(second, x)}, rounds)
+    slow = interleaved({"all pairs": both}, max(2, rounds // 4))
+    return {
+        "first": times["first"] / voxels,
+        "second": times["second"] / voxels,
+        "all pairs": slow["all pairs"] / pair_voxels,
+    }
+
+
+def network_times(voxels: int, rounds: int) -> dict[str, float]:
+    """Milliseconds per voxel of the dMRI networks on 192 points."""
+    x = torch.randn(voxels, C_IN, 192, requires_grad=True)
+    nets = {
+        "gevnet-dmri (N = 7)": zoo.build("gevnet-dmri"),
+        "gevnet-dmri (closed form)": zoo.build("gevnet-dmri", samples=None),
+        "deepsphere 8-32-32-64": DeepSphere(),
+    }
+    times = interleaved({name: step(net, x) for name, net in nets.items()}, rounds)
+    return {name: t / voxels for name, t in times.items()}
+
+
+def mnist_times(rounds: int) -> dict[str, float]:
+    """Milliseconds per sample of training steps with Adam, 2,562 points, batch 64."""
+    x, y = torch.randn(64, 1, 2562), torch.randint(0, 10, (64,))
+    runs = {}
+    for label, samples in (("N = 51", 51), ("N = 11", 11), ("closed form", None)):
+        net = zoo.build("gevnet-mnist", samples=samples)
+        optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+
+        def run(net: nn.Module = net, optimiser: torch.optim.Optimizer = optimiser) -> None:
+            optimiser.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(net(x), y).backward()
+            optimiser.step()
+
+        runs[label] = run
+    return {name: t / 64 for name, t in interleaved(runs, rounds).items()}
+
+
+def check_all_pairs() -> float:
+    """Relative difference between all pairs and the factorised layer with the same weights."""
+    torch.manual_seed(0)
+    pairs, layer = AllPairs(), GEVConv(healpix(4), FieldType.regular(8), FieldType.regular(12))
+    with torch.no_grad():
+        for weight in layer.weights.values():
+            weight[..., 0, :] = 0  # second order only
+        for n in (0, 1):
+            full = torch.zeros(36, sum(layer.responses.n_rows(n, m) for m in (0, 1)), 2 * n + 2, 8)
+            split = layer.responses.n_rows(n, 0)
+            for m, rows in ((0, slice(0, split)), (1, slice(split, None))):
+                matrix = layer.matrix(n, m)
+                outs = slice(0, 12) if m == 0 else slice(12, 36)
+                full[outs, rows] = matrix.view(len(matrix), -1, 2 * n + 3, 8)[:, :, 1:]
+            pairs.weights[n].copy_(full.flatten(1))
+        x = torch.randn(192, 24, 2)
+        return float((pairs(x) - layer(x)).abs().max() / layer(x).abs().max())
+
+
+def table(quick: bool) -> str:
+    """Run everything and describe it."""
+    voxels, rounds = (128, 4) if quick else (512, 12)
+    layers = layer_times(voxels, 2 if quick else 8, rounds)
+    networks = network_times(voxels, rounds)
+    mnist = mnist_times(rounds)
+    second, ds = layers["second"], networks["deepsphere 8-32-32-64"]
+    rows = [
+        ("first order, 8 -> 12", f"{layers['first']:.3f} ms/voxel", "", ""),
+        (
+            "second order, 8 -> 12",
+            f"{second:.3f} ms/voxel",
+            f"{second / layers['first']:.2f} x first order",
+            "2.0 x at most",
+        ),
+        (
+            "all pairs, 8 -> 12",
+            f"{layers['all pairs']:.2f} ms/voxel",
+            f"{layers['all pairs'] / second:.0f} x second order",
+            "40 x at least",
+        ),
+        ("DeepSphere 8-32-32-64", f"{ds:.3f} ms/voxel", "", ""),
+        *(
+            (name, f"{t:.3f} ms/voxel", f"{t / ds:.2f} x DeepSphere", "2.5 x at most")
+            for name, t in networks.items()
+            if name.startswith("gevnet")
+        ),
+        *(
+            (f"gevnet-mnist, {name}", f"{t:.2f} ms/sample", "", "6 ms at most")
+            for name, t in mnist.items()
+        ),
+    ]
+    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    head = [
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, {os.cpu_count()} cores, "
+        f"{platform.machine()}; load average {load}; {voxels} voxels of 192 points; fastest of "
+        f"{rounds} interleaved rounds, forward and backward.",
+        f"All pairs and factorised layer agree to {check_all_pairs():.1e} (float32).",
+        "",
+        "| what | time | ratio | wanted |",
+        "|---|---|---|---|",
+    ]
+    return "\n".join([*head, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    text = table(options.quick)
+    print(text)
+    if options.write:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(f"## Speed (`benchmarks/speed.py`)\n\n{text}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bids_gevnet.dwi.fsl import (
+    EddyBinary,
+    bet_arguments,
+    eddy_arguments,
+    find_eddy,
+    find_tool,
+    fsl_environment,
+    parse_eddy,
+    topup_arguments,
+)
+from bids_gevnet.errors import ParticipantError
+
+
+@pytest.fixture
+def make_path(tmp_path):
+    """Return a function that writes executables into folders and gives the PATH of them."""
+
+    def make(*folders):
+        for number, names in enumerate(folders):
+            (tmp_path / str(number)).mkdir()
+            for name in names:
+                program = tmp_path / str(number) / name
+                program.write_text("#!/bin/sh\n")
+                program.chmod(0o755)
+        return os.pathsep.join(str(tmp_path / str(n)) for n in range(len(folders)))
+
+    return make
+
+
+class TestFindEddy:
+    @pytest.mark.parametrize("name", ["eddy", "eddy_cpu", "eddy_openmp"])
+    def test_any_name(self, make_path, name):
+        found = find_eddy(make_path([], [name]))
+        assert found is not None
+        assert found.path.name == name
+        assert not found.uses_gpu
+
+    def test_newest_cuda_when_there_is_a_gpu(self, make_path):
+        path = make_path(["eddy", "eddy_cuda9.1", "eddy_cuda11.0", "eddy_cuda10.2", "eddy_cpu"])
+        assert find_eddy(path, gpu=True) == EddyBinary(Path(path) / "eddy_cuda11.0", uses_gpu=True)
+
+    def test_no_cuda_without_a_gpu(self, make_path):
+        path = make_path(["eddy_cuda11.0", "eddy", "eddy_cpu"])
+        found = find_eddy(path)
+        assert found is not None
+        assert found.path.name == "eddy_cpu"
+
+    def test_only_cuda_without_a_gpu_is_nothing(self, make_path):
+        assert find_eddy(make_path(["eddy_cuda11.0"])) is None
+
+    def test_relatives_are_not_eddy(self, make_path):
+        assert find_eddy(make_path(["eddy_quad", "eddy_combine", "teddy", "eddy.txt"])) is None
+
+    def test_not_executable_or_missing_folder(self, make_path, tmp_path):
+        path = make_path(["eddy"])
+        (tmp_path / "0" / "eddy").chmod(0o644)
+        assert find_eddy(path + os.pathsep + str(tmp_path / "nowhere")) is None
+
+    def test_first_on_the_path_wins(self, make_path):
+        found = find_eddy(make_path(["eddy_cpu"], ["eddy_cpu"]))
+        assert found is not None
+        assert found.path.parent.name == "0"
+
+    def test_other_tools(self, make_path):
+        path = make_path(["bet2"], ["bet"])
+        assert find_tool("bet", path) == Path(path.split(os.pathsep)[1]) / "bet"
+        assert find_tool("topup", path) is None
+
+
+FILES = {
+    name: Path(f"/data/with space/{name}")
+    for name in ("data", "mask", "bvals", "bvecs", "acqp", "index", "out_base")
+}
+
+
+class TestArguments:
+    def test_eddy(self):
+        arguments = eddy_arguments(
+            EddyBinary(Path("/fsl/eddy_cpu"), uses_gpu=False),
+            **FILES,
+            topup_base=Path("/tp"),
+            threads=4,
+        )
+        assert arguments[0] == "/fsl/eddy_cpu"
+        assert "--imain=/data/with space/data" in arguments
+        assert {"--repol", "--data_is_shelled", "--topup=/tp", "--nthr=4"} <= set(arguments)
+        assert any(argument.startswith("--initrand=") for argument in arguments)
+
+    def test_gpu_builds_take_one_thread(self):
+        gpu = EddyBinary(Path("/fsl/eddy_cuda11.0"), uses_gpu=True)
+        arguments = eddy_arguments(gpu, **FILES, threads=8)
+        assert not any(argument.startswith("--nthr") for argument in arguments)
+        assert gpu.threads(8) == 1
+
+    def test_nothing_that_was_not_asked_for(self):
+        arguments = eddy_arguments(
+            EddyBinary(Path("/e"), uses_gpu=False), **FILES, replace_outliers=False
+        )
+        assert not any(word.startswith(("--topup", "--repol", "--nthr")) for word in arguments)
+
+    @pytest.mark.parametrize(
+        ("shape", "config"), [((72, 72, 40), "b02b0.cnf"), ((72, 72, 39), "b02b0_1.cnf")]
+    )
+    def test_topup_with_odd_slices(self, shape, config):
+        arguments = topup_arguments(Path("topup"), Path("b0s"), Path("acqp"), Path("out"), shape)
+        assert f"--config={config}" in arguments
+
+    def test_bet_makes_a_mask_of_one_volume(self):
+        arguments = bet_arguments(Path("bet"), Path("b0.nii.gz"), Path("brain"))
+        assert arguments == ["bet", "b0.nii.gz", "brain", "-m", "-n", "-f", "0.3"]
+
+    def test_environment(self):
+        assert fsl_environment({"A": "b", "FSLOUTPUTTYPE": "NIFTI"}) == {
+            "A": "b",
+            "FSLOUTPUTTYPE": "NIFTI_GZ",
+        }
+
+
+class TestParse:
+    parameters = "1 2 3 0.01 0.02 0.03 7 8\n4 5 6 0.04 0.05 0.06 7 8\n"
+    bvecs = "0 1\n0 0\n0 0\n"
+
+    def test_numbers(self):
+        outliers = "One row per scan, one column per slice. Outlier: 1\n0 0 0\n1 0 1\n"
+        found = parse_eddy(self.parameters, self.bvecs, outliers, 2)
+        np.testing.assert_allclose(found.translations_mm, [[1, 2, 3], [4, 5, 6]])
+        np.testing.assert_allclose(found.rotations_rad[1], [0.04, 0.05, 0.06])
+        np.testing.assert_allclose(found.bvecs_fsl, [[0, 0, 0], [1, 0, 0]])
+        assert found.outlier_slices.tolist() == [0, 2]
+
+    def test_without_outlier_map(self):
+        assert parse_eddy(self.parameters, self.bvecs, None, 2).outlier_slices.tolist() == [0, 0]
+
+    @pytest.mark.parametrize(
+        ("parameters", "bvecs", "count"),
+        [
+            (parameters, bvecs, 3),
+            ("1 2 3\n4 5 6\n", bvecs, 2),
+            (parameters, "0 1\n0 0\n", 2),
+            ("1 2 x 4 5 6\n", bvecs, 1),
+            ("1 2 3 4 5 6\n1 2\n", bvecs, 2),
+            ("", bvecs, 2),
+        ],
+    )
+    def test_broken(self, parameters, bvecs, count):
+        with pytest.raises(ParticipantError, match="eddy"):
+            parse_eddy(parameters, bvecs, None, count)

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
+from bids_gevnet.errors import ParticipantError
+
+
+class TestFind:
+    @given(st.lists(st.floats(-50, 50), min_size=12, max_size=12), st.randoms())
+    def test_jitter_and_order_do_not_matter(self, jitter, random):
+        nominal = [0, 5, 0, *[1000] * 5, *[2000] * 4]
+        bvals = [max(0.0, b + j * (b > 50)) for b, j in zip(nominal, jitter, strict=True)]
+        order = list(range(12))
+        random.shuffle(order)
+        found = find_shells(np.array(bvals)[order])
+        assert [shell.n_directions for shell in found.shells] == [5, 4]
+        assert sorted(np.array(order)[found.b0]) == [0, 1, 2]
+        assert sorted(np.array(order)[found.shells[1].volumes]) == [8, 9, 10, 11]
+
+    def test_mean_b_and_words(self):
+        found = find_shells([1, 990, 1010, 2990, 3000, 3010])
+        assert [shell.b_value for shell in found.shells] == [1000, 3000]
+        assert str(found) == "1 b0, b = 1000 (2 directions), b = 3000 (3 directions)"
+
+    def test_volumes_without_direction_are_left_out(self):
+        usable = np.array([True, True, True, False])
+        assert find_shells([0, 1000, 1000, 1000], usable=usable).shells[0].n_directions == 2
+
+    def test_threshold(self):
+        assert find_shells([60, 1000]).b0.size == 0
+        assert find_shells([60, 1000], b0_threshold=60).b0.tolist() == [0]
+
+    def test_only_b0(self):
+        assert str(find_shells([0, 0])) == "2 b0, no diffusion weighting"
+
+
+class TestChoose:
+    @pytest.mark.parametrize(
+        ("counts", "expected"),
+        [
+            ({1000: 30}, 1000),
+            ({2500: 20}, 2500),
+            ({1000: 30, 2000: 60, 3000: 90}, 1000),
+            ({700: 6, 2000: 64}, 2000),
+            ({700: 20, 1000: 6}, 700),
+            ({500: 6, 1200: 8}, 1200),
+            ({900: 15, 1100: 30}, 1100),
+        ],
+    )
+    def test_default(self, counts, expected):
+        bvals = [0, *np.repeat(list(counts), list(counts.values()))]
+        assert choose_shell(find_shells(bvals)).b_value == expected
+
+    def test_asked_for(self):
+        shells = find_shells([0, *[1000] * 30, *[2000] * 30])
+        assert choose_shell(shells, 2050).b_value == 2000
+
+    @pytest.mark.parametrize(
+        ("bvals", "wanted", "match"),
+        [
+            ([0, *[1000] * 30], 3000, "near b = 3000"),
+            ([0, *[1000] * 5], None, "at least 6 directions"),
+            ([1000] * 30, None, "at least one b0"),
+            ([0, 0], None, "no diffusion weighting"),
+        ],
+    )
+    def test_nothing_fits(self, bvals, wanted, match):
+        with pytest.raises(ParticipantError, match=match):
+            choose_shell(find_shells(bvals), wanted)
+
+
+class TestDivide:
+    def test_fraction(self):
+        b0 = np.array([100.0, 200.0])
+        np.testing.assert_allclose(divide_by_b0(b0[:, None] * [0.25, 0.5], b0), [[0.25, 0.5]] * 2)
+
+    @given(
+        st.lists(st.floats(allow_nan=True, width=32), min_size=4, max_size=4),
+        st.lists(st.floats(allow_nan=True, width=32), min_size=4, max_size=4),
+    )
+    def test_anything_becomes_finite_and_bounded(self, signal, b0):
+        with np.errstate(all="ignore"):
+            found = divide_by_b0(np.array(signal)[:, None], np.array(b0))
+        assert np.all((found >= 0) & (found <= 1))
+
+    def test_no_signal_is_zero_and_not_noise_over_noise(self):
+        b0 = np.array([1000.0, 0.5, 0.0, np.nan])
+        found = divide_by_b0(np.array([[500.0], [0.5], [3.0], [1.0]]), b0)
+        np.testing.assert_allclose(found.ravel(), [0.5, 0, 0, 0])
+
+    def test_clip_can_be_chosen(self):
+        found = divide_by_b0(np.array([[150.0]]), np.array([100.0]), clip=(0.0, 2.0))
+        np.testing.assert_allclose(found, 1.5)
+
+    def test_input_is_left_alone(self):
+        signal = np.full((2, 3), 50, np.float32)
+        divide_by_b0(signal, np.full(2, 100, np.float32))
+        np.testing.assert_array_equal(signal, 50)
+
+
+def test_mean_volume():
+    data = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+    expected = data[..., [0, 3]].mean(axis=-1)
+    np.testing.assert_allclose(mean_volume(data, np.array([0, 3])), expected, rtol=1e-6, atol=1e-7)

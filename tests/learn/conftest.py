@@ -1,0 +1,147 @@
+"""A small study as the participant level leaves it: derivatives of simulated participants.
+
+One fibre per voxel along a fixed smooth field; the class changes the fibre's anisotropy in half of
+the brain, the site multiplies degrees, everybody has a little noise of their own.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bids_gevnet.bids.derivatives import DerivativeNames
+from bids_gevnet.bids.writing import write_image, write_json
+from bids_gevnet.sphere.resampling import distinct_directions
+
+NSIDE = 2
+SHAPE = (8, 9, 8)
+AFFINE = np.diag([6.0, 6.0, 6.0, 1.0])
+
+
+@dataclass(frozen=True)
+class Person:
+    label: str
+    group: str
+    site: str
+    age: float
+    sex: str
+    sessions: tuple[str, ...] = ()
+
+
+def brain() -> np.ndarray:
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, n) for n in SHAPE], indexing="ij"), axis=-1)
+    mask: np.ndarray = np.linalg.norm(grid, axis=-1) < 1.05
+    return mask
+
+
+def signal(group: int, site: int, rng: np.random.Generator, *, effect: float) -> np.ndarray:
+    """S/b0 of one scan: (X, Y, Z, 6 nside^2) array, zero outside the brain."""
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, n) for n in SHAPE], indexing="ij"), axis=-1)
+    fibre = np.stack([np.cos(grid[..., 1]), np.sin(grid[..., 0]), 0.5 + 0 * grid[..., 2]], -1)
+    fibre /= np.linalg.norm(fibre, axis=-1, keepdims=True)
+    along = 1.4 - effect * group * (grid[..., 0] > 0)
+    cosine = fibre @ distinct_directions(NSIDE).T
+    values = np.exp(-0.3 - along[..., None] * cosine**2)
+    mean = values.mean(axis=-1, keepdims=True)
+    values = mean * (1 + 0.1 * site) + (values - mean) * (1 - 0.15 * site)
+    values += rng.normal(0, 0.02, values.shape) + rng.normal(0, 0.01)
+    return np.where(brain()[..., None], values, 0)
+
+
+class Study:
+    """A raw dataset of text files and its derivatives."""
+
+    def __init__(self, root: Path, people: Sequence[Person], *, effect: float, seed: int) -> None:
+        self.bids_dir, self.output_dir = root / "raw", root / "derivatives"
+        self.people, self.effect = tuple(people), effect
+        self.groups = sorted({person.group for person in people})
+        self.sites = sorted({person.site for person in people})
+        self.rng = np.random.default_rng(seed)
+        write_json(self.bids_dir / "dataset_description.json", {"Name": "Study of the tests"})
+        self.write_participants()
+        for person in people:
+            self.add_derivatives(person)
+
+    def write_participants(self, *, site: bool = True, drop: str = "") -> None:
+        names = ["participant_id", "diagnosis", *(["site"] if site else []), "age", "sex"]
+        lines = ["\t".join(names)]
+        for p in self.people:
+            cells = [f"sub-{p.label}", p.group if p.label != drop else "n/a"]
+            cells += [*([p.site] if site else []), f"{p.age:.1f}", p.sex]
+            lines.append("\t".join(cells))
+        (self.bids_dir / "participants.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+
+    def names(self, label: str, session: str | None = None) -> DerivativeNames:
+        entities = {"sub": label} | ({"ses": session} if session else {})
+        return DerivativeNames(
+            output_dir=self.output_dir, entities=entities, resolution_mm=6.0
+        )
+
+    def add_derivatives(self, person: Person) -> None:
+        for session in person.sessions or (None,):
+            names = self.names(person.label, session)
+            values = signal(
+                self.groups.index(person.group),
+                self.sites.index(person.site),
+                self.rng,
+                effect=self.effect,
+            )
+            image = names.standard("desc-healpix_dwi.nii.gz")
+            write_image(image, values, AFFINE, scale=1 / 16384)
+            write_json(
+                names.standard("desc-healpix_dwi.json"), {"Nside": NSIDE, "Ordering": "NESTED"}
+            )
+            write_image(names.standard("desc-brain_mask.nii.gz"), brain(), AFFINE)
+            motion = self.rng.uniform(0.05, 0.3, 4)
+            rows = ["framewise_displacement", "n/a", *(f"{m:.4f}" for m in motion)]
+            names.native("desc-confounds_timeseries.tsv").write_text("\n".join(rows) + "\n")
+            raw = self.bids_dir / names.folder.relative_to(self.output_dir)
+            raw.mkdir(parents=True)
+            (raw / f"{names.prefix}_dwi.nii.gz").touch()
+            sidecar = {
+                "Manufacturer": "Maker",
+                "ManufacturersModelName": f"Model {person.site}",
+                "MagneticFieldStrength": 3,
+            }
+            (raw / f"{names.prefix}_dwi.json").write_text(json.dumps(sidecar))
+
+
+MakeStudy = Callable[..., Study]
+
+
+def make_people(per_class: int, classes: Sequence[str], sites: Sequence[str]) -> list[Person]:
+    rng = np.random.default_rng(0)
+    people = []
+    for k, group in enumerate(classes):
+        for i in range(per_class):
+            people.append(
+                Person(
+                    label=f"{k}{i:02d}",
+                    group=group,
+                    site=sites[(i + k) % len(sites)],
+                    age=float(rng.uniform(60, 80)),
+                    sex="FM"[int(rng.integers(2))],
+                )
+            )
+    return people
+
+
+@pytest.fixture
+def make_study(tmp_path: Path) -> MakeStudy:
+    def make(
+        per_class: int = 4,
+        classes: Sequence[str] = ("AD", "PD"),
+        sites: Sequence[str] = ("A", "B"),
+        *,
+        effect: float = 0.8,
+        seed: int = 0,
+        people: Sequence[Person] | None = None,
+        folder: str = "study",
+    ) -> Study:
+        everybody = people or make_people(per_class, classes, sites)
+        return Study(tmp_path / folder, everybody, effect=effect, seed=seed)
+
+    return make
