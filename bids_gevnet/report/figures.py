@@ -99,7 +99,7 @@ def to_svg(drawing: Any, name: str, description: str) -> Markup:
     view = re.search(r'viewBox="[^"]*"', text)
     head = (
         f'<svg class="chart" role="img" aria-label="{escape(description)}" '
-        f'{view.group(0) if view else ""}>'
+        f"{view.group(0) if view else ''}>"
     )
     return Markup(head + text[text.index(">") + 1 :])  # noqa: S704 - drawn here
 

@@ -23,6 +23,8 @@ PIXEL_MM = 1.5
 _COARSE_MM = 3.0
 """Above this voxel size cubic interpolation is worth its time; below nobody sees the difference."""
 
+_FEWEST_VOXELS = 50
+
 Box = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
@@ -135,6 +137,19 @@ def window(volume: Volume, mask: Volume | None, high: float = 99.5) -> float:
     return max(float(np.percentile(inside, high)), 1e-9)
 
 
+def inner(mask: Volume) -> Volume:
+    """Take two layers of voxels off a mask; its rim holds half of something else.
+
+    A mask that would hardly leave anything is given back as it is.
+    """
+    from scipy import ndimage
+
+    deep = ndimage.binary_erosion(mask.data > 0.5, iterations=2)
+    if deep.sum() < _FEWEST_VOXELS:
+        return mask
+    return Volume(deep.astype(np.float32), mask.affine)
+
+
 def draw_outlines(image: Volume, mask: Volume, *, counts: Mapping[int, int]) -> list[Slice]:
     """Draw an image with the outline of a mask.
 
@@ -156,8 +171,14 @@ def draw_outlines(image: Volume, mask: Volume, *, counts: Mapping[int, int]) -> 
             path = outline(mask_sampler.slice(box, axis, position))
             height, width = grey.shape
             slices.append(
-                Slice(_label(axis, position), AXES[axis], width, height,
-                      {"scan": to_png_uri(grey)}, {"mask": path})  # fmt: skip
+                Slice(
+                    _label(axis, position),
+                    AXES[axis],
+                    width,
+                    height,
+                    {"scan": to_png_uri(grey)},
+                    {"mask": path},
+                )  # fmt: skip
             )
     return slices
 
@@ -218,19 +239,25 @@ def draw_map(
     positions: Sequence[tuple[int, float]],
     colours: str = "viridis",
 ) -> ColourMap:
-    """Draw a map inside a mask, from zero to the 98th percentile."""
+    """Draw a map inside a mask, from zero to the 98th percentile of its inner voxels."""
     table = colour_table(colours)
-    high = window(volume, mask, 98.0)
+    table[0] = 0  # black outside the mask
+    high = window(volume, inner(mask), 98.0)
     sampler, mask_sampler = Sampler(volume), Sampler(mask, order=1)
     slices = []
     for axis, position in positions:
         inside = mask_sampler.slice(box, axis, position) > 0.5
-        values = np.where(inside, sampler.slice(box, axis, position), 0)
-        shades = to_bytes(values, 0, high)
+        shades = np.maximum(to_bytes(sampler.slice(box, axis, position), 0, high), 1)
+        shades[~inside] = 0
         height, width = shades.shape
         slices.append(
-            Slice(_label(axis, position), AXES[axis], width, height,
-                  {"map": to_png_uri(shades, table)})  # fmt: skip
+            Slice(
+                _label(axis, position),
+                AXES[axis],
+                width,
+                height,
+                {"map": to_png_uri(shades, table)},
+            )  # fmt: skip
         )
-    ramp = np.arange(256, dtype=np.uint8)[None]
+    ramp = np.arange(1, 256, dtype=np.uint8)[None]
     return ColourMap(name, slices, 0.0, high, to_png_uri(ramp, table))

@@ -1,6 +1,8 @@
 """How the head moved: framewise displacement, translations and rotations over the volumes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,17 @@ from bids_gevnet.report.figures import FOREGROUND, LINE, PALETTE, SOFT, figure, 
 
 LARGE_STEP_MM = 1.0
 """Steps between volumes above this are marked; half a voxel of a usual diffusion scan."""
+
+_LEGEND: Mapping[str, Any] = {
+    "loc": "lower right",
+    "bbox_to_anchor": (1.0, 0.98),
+    "ncols": 4,
+    "fontsize": 9,
+    "labelcolor": SOFT,
+    "borderpad": 0,
+    "columnspacing": 1.2,
+    "handletextpad": 0.5,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,7 @@ def draw_motion(
 ) -> Markup:
     """Draw framewise displacement, translations and rotations, one above the other."""
     volumes = np.arange(len(table))
-    with figure(8, 4.8, nrows=3, sharex=True, height_ratios=[1.2, 1, 1]) as (drawing, axes):
+    with figure(6.8, 4.8, nrows=3, sharex=True, height_ratios=[1.2, 1, 1]) as (drawing, axes):
         _draw_steps(axes[0], table, b0_volumes)
         for ax, stem, scale, unit in (
             (axes[1], "trans", 1.0, "Translation (mm)"),
@@ -71,30 +84,35 @@ def draw_motion(
                 values = scale * _column(table, f"{stem}_{axis}")
                 ax.plot(volumes, values, dash, color=colour, label=axis)
             ax.set_ylabel(unit)
-            ax.legend(loc="upper left", bbox_to_anchor=(1, 1.05), fontsize=9, labelcolor=SOFT)
+            ax.legend(**_LEGEND)
         axes[2].set_xlabel("Volume")
         axes[2].set_xlim(-0.7, len(table) - 0.3)
         drawing.align_ylabels(axes)
         return to_svg(drawing, name, description)
 
 
-def _draw_steps(ax: object, table: pd.DataFrame, b0_volumes: npt.NDArray[np.intp]) -> None:
+def _draw_steps(ax: Any, table: pd.DataFrame, b0_volumes: npt.NDArray[np.intp]) -> None:
     steps = _column(table, "framewise_displacement")
     outliers = np.nan_to_num(_column(table, "outlier_slices")) > 0
     volumes = np.arange(len(table))
     top = max(1.15 * float(np.nanmax(steps, initial=0.0)), 1.15 * LARGE_STEP_MM)
-    draw = ax.plot  # type: ignore[attr-defined]
-    ax.fill_between(volumes, 0, np.nan_to_num(steps), color=LINE)  # type: ignore[attr-defined]
+    draw = ax.plot
+    ax.fill_between(volumes, 0, np.nan_to_num(steps), color=LINE)
     draw(volumes, steps, color=FOREGROUND, label="step")
-    ax.axhline(LARGE_STEP_MM, color=PALETTE[1], lw=1, ls=":")  # type: ignore[attr-defined]
+    ax.axhline(LARGE_STEP_MM, color=PALETTE[1], lw=1, ls=":")
     large = np.nan_to_num(steps) > LARGE_STEP_MM
-    draw(volumes[large], steps[large], "o", ms=5, color=PALETTE[1], label="large")
+    draw(
+        volumes[large],
+        steps[large],
+        "o",
+        ms=5,
+        color=PALETTE[1],
+        label=f"above {LARGE_STEP_MM:g} mm",
+    )
     if outliers.any():
         draw(volumes[outliers], np.nan_to_num(steps)[outliers], "x", ms=7, mew=2,
-             color=PALETTE[3], label="outlier")  # fmt: skip
+             color=PALETTE[3], label="slices replaced")  # fmt: skip
     draw(b0_volumes, np.full(len(b0_volumes), 0.02 * top), "^", ms=4, color=SOFT, label="b0")
-    ax.set_ylim(0, top)  # type: ignore[attr-defined]
-    ax.set_ylabel("Step (mm)")  # type: ignore[attr-defined]
-    ax.legend(  # type: ignore[attr-defined]
-        loc="upper left", bbox_to_anchor=(1, 1.05), fontsize=9, labelcolor=SOFT
-    )
+    ax.set_ylim(0, top)
+    ax.set_ylabel("Step (mm)")
+    ax.legend(**_LEGEND)

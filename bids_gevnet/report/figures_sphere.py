@@ -129,7 +129,7 @@ def gradient_scene(
         Number of the shell of each volume, which sets its colour; -1 for a b0.
     """
     # Right, anterior and superior: lines from the centre to letters just outside the sphere.
-    points: list[FloatArray] = [np.zeros(3), *np.eye(3), *(1.1 * np.eye(3))]
+    points: list[FloatArray] = [np.zeros(3), *np.eye(3), *(1.17 * np.eye(3))]
     marks = [Mark((0, i), "axis") for i in (1, 2, 3)]
     marks += [Mark((i,), "axis", text=letter) for i, letter in zip((4, 5, 6), "RAS", strict=True)]
     for group, table in tables:
@@ -216,7 +216,7 @@ def glyph_scene(signal: VoxelSignal) -> Scene:
 
 def draw_profile(signal: VoxelSignal, *, name: str, description: str) -> Markup:
     """Draw S/b0 against the angle to the axis, and the residuals below."""
-    with figure(4.2, 3.4, nrows=2, sharex=True, height_ratios=[2.2, 1]) as (drawing, axes):
+    with figure(3.4, 3.0, nrows=2, sharex=True, height_ratios=[2.2, 1]) as (drawing, axes):
         upper, lower = axes
         samples_at = _angle(distinct_directions(signal.nside), signal.axis)
         measured_at = _angle(signal.directions, signal.axis)
@@ -228,15 +228,15 @@ def draw_profile(signal: VoxelSignal, *, name: str, description: str) -> Markup:
         upper.set_ylabel("S/b0")
         top = max(1.0, float(signal.measured.max(initial=0)), float(signal.samples.max()))
         upper.set_ylim(0, 1.05 * top)
-        upper.legend(loc="upper left", ncols=2, fontsize=8.5, labelcolor=SOFT, borderpad=0,
-                     handletextpad=0.2, columnspacing=1, bbox_to_anchor=(0, 1.22))  # fmt: skip
+        upper.legend(loc="upper left", ncols=2, fontsize=9, labelcolor=SOFT, borderpad=0,
+                     handletextpad=0.2, columnspacing=1, bbox_to_anchor=(0, 1.25))  # fmt: skip
         residual = signal.measured - signal.predicted
         lower.vlines(measured_at, 0, residual, color=PALETTE[1], lw=1.2)
         lower.axhline(0, color=SOFT, lw=0.8)
         reach = max(0.05, 1.15 * float(np.abs(residual).max(initial=0)))
         lower.set_ylim(-reach, reach)
         lower.set_ylabel("residual")
-        lower.set_xlabel("Angle to the axis of lowest signal (°)")
+        lower.set_xlabel("Angle to the axis (°)")
         lower.set_xlim(-2, 92)
         lower.set_xticks([0, 30, 60, 90])
         drawing.align_ylabels(axes)

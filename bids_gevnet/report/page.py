@@ -34,11 +34,15 @@ def render_page(template: str, context: Mapping[str, Any]) -> str:
     """
     script = read_template("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _environment().get_template(template).render(
-        style=Markup(read_template("style.css")),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
-        script_hash=f"sha256-{digest}",
-        **context,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(read_template("style.css")),  # noqa: S704 - our own file
+            script=Markup(script),  # noqa: S704 - our own file
+            script_hash=f"sha256-{digest}",
+            **context,
+        )
     )
 
 
@@ -66,7 +70,7 @@ def show(value: object, unit: str = "", digits: int = 3) -> str | Markup:
     >>> show(1.23456, "mm")
     '1.23 mm'
     >>> show([2.0, 2.0, 2.5], "mm")
-    '2 x 2 x 2.5 mm'
+    '2 × 2 × 2.5 mm'
     """
     text = _plain(value, digits)
     if not text:
@@ -87,7 +91,7 @@ def _plain(value: object, digits: int) -> str:
         text = f"{value:.{max(digits - before, 0)}f}" if abs(value) >= 1e-3 else f"{value:.2g}"
         return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
     if isinstance(value, list | tuple):
-        return " x ".join(_plain(item, digits) or "?" for item in value)
+        return " × ".join(_plain(item, digits) or "?" for item in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_plain(item, digits) or '?'}" for key, item in value.items())
     return "" if value is None else str(value).strip()

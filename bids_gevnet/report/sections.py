@@ -31,6 +31,7 @@ from bids_gevnet.report.figures_brain import (
     draw_map,
     draw_outlines,
     draw_overlay,
+    inner,
 )
 from bids_gevnet.report.figures_sphere import (
     Scene,
@@ -164,25 +165,22 @@ def choose_voxels(
     voxels : list of (str, (int, int, int))
         What the voxel is an example of, and its index.
     """
-    from scipy import ndimage
-
     if any(rish.get(l) is None or rish[l].data.shape != mask.data.shape for l in (0, 2, 4)):
         return []
-    inside = mask.data > 0.5
-    # Away from the rim, where voxels hold half of something else.
-    deep = ndimage.binary_erosion(inside, iterations=2)
-    inside = deep if deep.sum() >= 50 else inside
+    inside = inner(mask).data > 0.5
     index = np.argwhere(inside)
     if len(index) < 10:
         return []
     mean, second, fourth = (np.maximum(rish[l].data[inside], 1e-9) for l in (0, 2, 4))
     anisotropy = second / mean
-    white = anisotropy >= np.quantile(anisotropy, 0.75)
+    # Fluid has little signal and, for its size, much noise of every degree.
+    bright = mean >= np.median(mean)
+    white = bright & (anisotropy >= np.quantile(anisotropy[bright], 0.5))
     typical = np.abs(anisotropy - np.median(anisotropy)) / anisotropy.std() + np.abs(
         mean - np.median(mean)
     ) / max(float(mean.std()), 1e-9)
     picks = {
-        "Most anisotropic": int(np.argmax(anisotropy)),
+        "Most anisotropic": int(np.argmax(np.where(bright, anisotropy, -1))),
         "Most structure of degree 4": int(np.argmax(np.where(white, fourth / second, -1))),
         "Nearest to the median": int(np.argmin(typical)),
         "Strongest attenuation": int(np.argmin(mean)),

@@ -24,7 +24,7 @@ from bids_gevnet.report.evidence import (
 from bids_gevnet.report.figures_motion import draw_motion, summarise_motion
 from bids_gevnet.report.figures_sphere import draw_profile
 from bids_gevnet.report.findings import LEVELS, Finding, collect_findings
-from bids_gevnet.report.page import render_page
+from bids_gevnet.report.page import render_page, show
 from bids_gevnet.report.sections import (
     glyphs,
     gradient_view,
@@ -97,9 +97,7 @@ def _participant_findings(
     return found
 
 
-def _describe_scan(
-    scan: ScanEvidence, settings: Mapping[str, Any], number: int
-) -> dict[str, Any]:
+def _describe_scan(scan: ScanEvidence, settings: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Compute all sections of one scan; `number` makes its identifiers unique in the page."""
     threshold = settings.get("b0_threshold", B0_THRESHOLD)
     b0_threshold = float(threshold) if isinstance(threshold, int | float) else B0_THRESHOLD
@@ -150,22 +148,23 @@ def _describe_scan(
     }
 
 
-_QUALITY_NAMES = {
-    "snr": ("Signal to noise of b0", ""),
-    "snr_b0": ("Signal to noise of b0", ""),
-    "cnr": ("Contrast to noise of the shell", ""),
-    "tensor_residual": ("Misfit of the tensor, relative to b0", ""),
+QUALITY = {
+    "snr_b0": ("Signal to noise", "mean b0 in the brain over the noise of the background"),
+    "cnr": ("Contrast to noise", "variation over directions over the misfit of the tensor"),
+    "tensor_residual": ("Tensor misfit", "median in white matter, as a fraction of b0"),
+    "neighbour_correlation": ("Neighbour correlation", "of volumes with nearest directions"),
+    "mean_fa_white_matter": ("Mean FA", "of white matter (FA above 0.4)"),
 }
+"""Measures in the order in which they are shown: name and meaning."""
 
 
-def _quality_rows(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _quality_rows(facts: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
     """Name the measures in words; ones this module does not know keep their key."""
-    hidden = {"warnings", "coherence"}
-    return [
-        (_QUALITY_NAMES.get(key, (key.replace("_", " ").capitalize(), ""))[0], value)
-        for key, value in sorted(facts.items())
-        if key not in hidden
-    ]
+    if not facts:
+        return []
+    known = [(name, show(facts.get(key)), hint) for key, (name, hint) in QUALITY.items()]
+    others = sorted(set(facts) - set(QUALITY) - {"warnings", "coherence"})
+    return known + [(key.replace("_", " "), show(facts[key]), "") for key in others]
 
 
 def _environment(output_dir: Path) -> list[tuple[str, str]]:

@@ -79,7 +79,7 @@ def test_without_white_matter_nobody_is_alarmed():
 
 
 def test_voxels_too_coarse_for_bundles_are_not_judged():
-    data, bvecs = curved_bundles(bundle_affine())
+    data, bvecs = oblique_bundles(bundle_affine())
     coarse = bundle_affine() @ np.diag([3.0, 3.0, 3.0, 1.0])
     found = check_coherence(data, MASK, coarse, BVALS, bvecs @ np.diag([-1.0, 1.0, 1.0]))
     assert found.n_voxels == 0

@@ -57,12 +57,12 @@ def derivatives(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "out"))
 
 
-def write_derivatives(output_dir: Path, label: str, scan: Scan, session: str | None = None) -> None:
+def write_derivatives(
+    output_dir: Path, label: str, scan: Scan, session: str | None = None
+) -> None:
     """Write what the participant level writes, with the true motion and pose."""
     entities = {"sub": label} | ({"ses": session} if session else {})
-    names = DerivativeNames(
-        output_dir=output_dir, entities=entities, resolution_mm=RESOLUTION_MM
-    )
+    names = DerivativeNames(output_dir=output_dir, entities=entities, resolution_mm=RESOLUTION_MM)
     still = np.linalg.inv(scan.truth.motion_matrices)
     bvecs = rotate_bvecs(scan.bvecs_ras, still)
     shells = find_shells(scan.bvals)
@@ -103,9 +103,7 @@ def _write_confounds(names: DerivativeNames, scan: Scan) -> None:
     write_text(names.native("desc-confounds_timeseries.tsv"), "\n".join(lines) + "\n")
 
 
-def _write_standard(
-    names: DerivativeNames, scan: Scan, native: Any, bvecs: Any
-) -> dict[str, Any]:
+def _write_standard(names: DerivativeNames, scan: Scan, native: Any, bvecs: Any) -> dict[str, Any]:
     from nilearn.datasets import load_mni152_brain_mask
 
     template = load_mni152_brain_mask(resolution=2)
