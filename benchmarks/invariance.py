@@ -1,4 +1,4 @@
-"""Loss and gradients of the compound networks in pieces of any size, against the undivided network.
+"""Loss and gradients of the compound networks in pieces, against the undivided networks.
 
     python benchmarks/invariance.py            # all six networks of Table 3
     python benchmarks/invariance.py --write    # also benchmarks/results/invariance.md

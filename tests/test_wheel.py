@@ -24,13 +24,22 @@ def wheel(tmp_path_factory) -> Path:
     return built
 
 
-def test_every_module_is_in_the_wheel(wheel):
+def test_every_file_of_the_package_is_in_the_wheel(wheel):
     packed = set(zipfile.ZipFile(wheel).namelist())
-    modules = [path.relative_to(SOURCE) for path in (SOURCE / "bids_gevnet").rglob("*.py")]
-    modules += [
-        Path("bids_gevnet") / path.relative_to(SOURCE) for path in SOURCE.glob("workflows/*.py")
+    folders = [SOURCE / "bids_gevnet", SOURCE / "workflows"]
+    files = [
+        path.relative_to(SOURCE)
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     ]
-    assert {str(module) for module in modules} <= packed
+    wanted = {
+        str(path if path.parts[0] == "bids_gevnet" else Path("bids_gevnet") / path)
+        for path in files
+    }
+    assert "bids_gevnet/workflows/scan.py" in wanted
+    assert "bids_gevnet/report/templates/style.css" in wanted
+    assert wanted <= packed
     assert not [name for name in packed if name.startswith(("workflows/", "tests/"))]
 
 

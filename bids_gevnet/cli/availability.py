@@ -26,12 +26,3 @@ def refuse_missing_stages(request: Request) -> None:
             found=f"a request for {' and '.join(missing)}, which is still being built",
             remedy="leave the option out, or see CHANGELOG.md for the version that brings it",
         )
-
-
-def refuse_training() -> None:
-    """Raise an `InputError` that says that the group level does not train yet."""
-    raise InputError(
-        expected="a stage that this version supports",
-        found="a request for training at group level, which is still being built",
-        remedy="run the participant level; CHANGELOG.md names the version that brings training",
-    )

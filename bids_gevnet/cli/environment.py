@@ -5,6 +5,13 @@ from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
 
+_THREAD_COUNTS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS",
+)
+
 
 def quieten_libraries() -> None:
     """Keep libraries from asking the network or a display; call it before importing them."""
@@ -15,11 +22,11 @@ def quieten_libraries() -> None:
     os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
 
 
-def prepare_environment(work_dir: Path, *, threads: int, verbose: int) -> None:
+def prepare_environment(work_dir: Path, *, verbose: int, threads: int | None = None) -> None:
     """Set what libraries read when they are imported; call it before importing them.
 
     Caches go under the work directory, because HOME may be read-only or missing. Thread
-    counts are limited, because every worker process would otherwise take all cores.
+    counts are limited where given, because every worker process would otherwise take all cores.
     """
     caches = work_dir / "cache"
     caches.mkdir(parents=True, exist_ok=True)
@@ -27,11 +34,9 @@ def prepare_environment(work_dir: Path, *, threads: int, verbose: int) -> None:
         "NIPYPE_CONFIG_DIR": str(caches / "nipype"),
         "MPLCONFIGDIR": str(caches / "matplotlib"),
         "XDG_CACHE_HOME": str(caches),
-        "OMP_NUM_THREADS": str(threads),
-        "OPENBLAS_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": str(threads),
     }
+    if threads is not None:
+        defaults |= {name: str(threads) for name in _THREAD_COUNTS}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     # Nipype announces every node on the terminal, from worker processes too; only a file in its

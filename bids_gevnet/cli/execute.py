@@ -75,11 +75,12 @@ def read_plugin(path: Path) -> Mapping[str, Any]:
     return table
 
 
-def run_workflow(workflow: Any, execution: ExecutionSettings, *, progress: Any) -> None:
+def run_workflow(
+    workflow: Any, *, plugin: str, arguments: Mapping[str, Any] | None = None
+) -> None:
     """Run a configured workflow; nodes that fail leave crash files and do not raise here."""
-    plugin, arguments = choose_plugin(execution)
     try:
-        workflow.run(plugin=plugin, plugin_args=arguments | {"status_callback": progress})
+        workflow.run(plugin=plugin, plugin_args=dict(arguments or {}))
     except RuntimeError:
         # Nipype raises the first failure again when all that could run has run; every one of
         # them is in a crash file, and only those name their participants.

@@ -1,4 +1,4 @@
-"""One run per participant and work directory: a second one is refused, never mixed in."""
+"""One run per participant and output: a second one is refused, never mixed in."""
 
 import fcntl
 from collections.abc import Iterator, Sequence
@@ -9,21 +9,21 @@ from bids_gevnet.errors import InputError
 
 
 @contextmanager
-def participants_locked(folder: Path, labels: Sequence[str]) -> Iterator[None]:
-    """Hold a lock on each participant while the block runs.
+def locked(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Hold a lock on each name, a participant's or "group", while the block runs.
 
     The operating system frees the locks of a process that dies, however it dies, so nothing
     has to be cleaned up after a kill.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        for label in labels:
-            stream = stack.enter_context((folder / f"sub-{label}.lock").open("w"))
+        for name in names:
+            stream = stack.enter_context((folder / f"{name}.lock").open("w"))
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(
-                    expected=f"no other run on participant {label} in {folder.parent}",
+                    expected=f"no other run on {name} in {folder.parent.parent}",
                     found="one that is still going",
                     remedy="wait for it, choose other participants with --participant-label, or "
                     "give another OUTPUT_DIR and --work-dir",

@@ -12,7 +12,7 @@ from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
-from bids_gevnet.cli.locks import participants_locked
+from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
@@ -33,10 +33,10 @@ def run_participants(request: Request, participants: Sequence[Participant]) -> i
         for participant in participants
         for problem in participant.problems
     ]
-    labels = [participant.label for participant in usable]
+    labels = [f"sub-{participant.label}" for participant in usable]
     if usable:
         _make_folders(request.output_dir, work_dir)
-        with participants_locked(request.output_dir / "logs" / "locks", labels):
+        with locked(request.output_dir / "logs" / "locks", labels):
             messages += _run(request, usable, work_dir.resolve())
     _summarise(request, participants, messages)
     return int(bool(messages))
@@ -62,7 +62,7 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     execution = request.settings.execution
     threads = min(execution.threads, execution.processes)
     prepare_environment(work_dir, threads=1, verbose=execution.verbose)
-    from bids_gevnet.cli.execute import configure, read_failures, run_workflow
+    from bids_gevnet.cli.execute import choose_plugin, configure, read_failures, run_workflow
     from bids_gevnet.cli.progress import WorkflowProgress
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
@@ -87,7 +87,9 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
         stages=STAGES,
     )
     try:
-        run_workflow(workflow, execution, progress=progress)
+        plugin, arguments = choose_plugin(execution)
+        arguments["status_callback"] = progress
+        run_workflow(workflow, plugin=plugin, arguments=arguments)
     finally:
         progress.close()
     write_methods(request.output_dir)

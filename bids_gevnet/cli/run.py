@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from bids_gevnet.cli.availability import refuse_missing_stages, refuse_training
+from bids_gevnet.cli.availability import refuse_missing_stages
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.errors import BidsGevnetError, InputError
 
@@ -108,8 +108,9 @@ def _run_group(request: Request) -> int:
         )
         print(describe_labels(labels, column))
         return 0
-    refuse_training()
-    return 0
+    from bids_gevnet.cli.group import run_group_level
+
+    return run_group_level(request)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def check_coherence(
     unknown = Coherence(np.zeros(len(CANDIDATES)), CANDIDATES[0], True, 0)
     if voxel_sizes(affine).max() > COARSEST_MM:
         return unknown
-    fit = fit_tensor(data[mask], bvals, bvecs_fsl, b0_threshold=b0_threshold)
+    fit = fit_tensor(data[mask], bvals, bvecs_fsl, b0_threshold=b0_threshold, weighted=False)
     shape = mask.shape
     fa = np.zeros(shape)
     fa[mask] = np.nan_to_num(fit.fa)

@@ -27,8 +27,6 @@ from bids_gevnet.dwi.mask import dice, grow_mask
 from bids_gevnet.errors import ParticipantError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
 START_MM, MIDDLE_MM, FINE_MM = 8.0, 4.0, 3.0
@@ -43,6 +41,9 @@ START_ANGLES_DEG = (
 START_SHIFTS_MM = (-20.0, 0.0, 20.0)
 MASK_MARGIN_MM = 8.0
 SHADING_MM = 25.0
+CLEAR_GAIN = 1.1
+"""Information (above that of chance) must grow by this factor before a header is overruled."""
+
 POOR_DICE = 0.85
 POOR_INFORMATION = 1.03
 """Below either the report warns; see benchmarks/results/accuracy.md for what good ones reach."""
@@ -63,11 +64,20 @@ class Volume:
         Voxel to world RAS.
     mask : (X, Y, Z) array of bool
         Brain.
+    seen : (X, Y, Z) array of bool, optional
+        Where brain and background were told apart; all of it by default. A T1w with the mask of
+        a b0 that covers less of the head is seen in the field of view of the b0 only.
     """
 
     data: NDArray[np.floating[Any]]
     affine: NDArray[np.float64]
     mask: NDArray[np.bool_]
+    seen: NDArray[np.bool_] | None = None
+
+    @property
+    def field(self) -> NDArray[np.bool_]:
+        """Where the volume can be compared, (X, Y, Z)."""
+        return np.ones(self.data.shape, bool) if self.seen is None else self.seen
 
 
 @dataclass(frozen=True)
@@ -156,39 +166,37 @@ def register_to_template(moving: Volume, template: Volume) -> Registration:
     return assess(transform, moving, template)
 
 
-def register_rigid(
-    moving: Volume, fixed: Volume, starts: Iterable[NDArray[np.float64]]
-) -> Registration:
-    """Find the rigid transform between two images of one head, for instance b0 and T1w.
+def register_rigid(moving: Volume, fixed: Volume, header: NDArray[np.float64]) -> Registration:
+    """Find the rigid transform between two images of one session, for instance b0 and T1w.
 
     Parameters
     ----------
     moving : Volume
         With a brain mask, for instance the mean b0.
     fixed : Volume
-        Its mask need not be known: give all True.
-    starts : iterable of (4, 4) array
-        First guesses of ``moving_to_fixed``: that of the headers, at least. The best one is
-        taken, the identity of centres of mass among them.
+        Its brain need not be known: give a mask that is True everywhere.
+    header : (4, 4) array
+        ``moving_to_fixed`` as the headers have it; for two conformed images
+        ``fixed.old_to_new @ inv(moving.old_to_new)``. It is kept unless another transform,
+        found from it or from the centres of mass, has clearly more information: in one session
+        headers are mostly right, and a distorted b0 of low contrast can be off by millimetres.
 
     Returns
     -------
     registration : Registration
-        From ``moving`` to ``fixed``; its ``dice`` is 1 where the fixed mask is not known.
+        From ``moving`` to ``fixed``; its ``dice`` is 1 where the fixed brain is not known.
     """
-    guesses = [*starts, _turn_about_centres(moving, fixed, (0, 0, 0), scale=False)]
+    guesses = [header, _turn_about_centres(moving, fixed, (0, 0, 0), scale=False)]
     # The brain is known in the moving image only, and the metric looks where the fixed image is
     # masked: so the two change places.
     backwards = [np.asarray(np.linalg.inv(guess)) for guess in guesses]
     start, middle, fine = (replace(s, kind="Rigid") for s in (_START, _MIDDLE, _FINE))
-    found = _refine(
-        replace(fixed, mask=np.ones_like(fixed.mask)),
-        moving,
-        backwards,
-        (start, middle, fine),
-        strip=False,
-    )
-    return assess(np.asarray(np.linalg.inv(found)), moving, fixed)
+    whole = replace(fixed, mask=np.ones_like(fixed.mask))
+    found = _refine(whole, moving, backwards, (start, middle, fine), strip=False)
+    by_image = assess(np.asarray(np.linalg.inv(found)), moving, fixed)
+    by_header = assess(header, moving, fixed)
+    gain = by_image.information - 1 - CLEAR_GAIN * (by_header.information - 1)
+    return by_image if gain > 0 else by_header
 
 
 def assess(
@@ -210,9 +218,7 @@ def assess(
     """
     reference, affine = coarsen(fixed.data, fixed.affine, voxel_mm)
     reference_mask = _onto(fixed.mask, fixed.affine, np.eye(4), reference.shape, affine)
-    seen = _onto(
-        np.ones(moving.data.shape, bool), moving.affine, transform, reference.shape, affine
-    )
+    seen = _onto(moving.field, moving.affine, transform, reference.shape, affine)
     mask = _onto(moving.mask, moving.affine, transform, reference.shape, affine)
     smooth, smooth_affine = coarsen(moving.data, moving.affine, voxel_mm)
     shape = (reference.shape[0], reference.shape[1], reference.shape[2])
@@ -347,8 +353,7 @@ def _register_at(
     )
     # Beyond the field of view there is no information, which is not the same as darkness: a
     # brain that was cut must not be stretched to fill the template.
-    everywhere = np.ones(moving.data.shape, bool)
-    seen = _onto(everywhere, moving.affine, start, shape, affine)
+    seen = _onto(moving.field, moving.affine, start, shape, affine)
     found = register(
         to_ants_image(target, affine),
         moved,

@@ -299,43 +299,37 @@ class CKN(nn.Module):
             The same seed and volumes give the same filters.
         """
         generator = torch.Generator().manual_seed(seed)
-        device = next(self.parameters()).device
-        features = [v.detach()[None, None].float() for v in islice(volumes, n_volumes)]
+        dtype = next(self.parameters()).dtype
+        features = [v.detach().cpu()[None, None].to(dtype) for v in islice(volumes, n_volumes)]
         supports = [f[0, 0] != 0 for f in features]
-        share = math.ceil(n_patches / max(len(features), 1))
         for number, layer in enumerate(self.layers):
             assert isinstance(layer, CKNLayer)
-            patches = torch.cat(
-                [torch.empty(0, layer.filters[0].numel())]
-                + [
-                    layer.sample_patches(f[0], s, share, generator)
-                    for f, s in zip(features, supports, strict=True)
-                ]
-            )
-            if len(patches) == 0:
+            if number > 0:
+                features = self._advance(number - 1, features)
+                s = self.strides[number - 1]
+                supports = [support[::s, ::s, ::s] for support in supports]
+            share = math.ceil(n_patches / max(len(features), 1))
+            patches = [
+                layer.sample_patches(f[0], support, share, generator)
+                for f, support in zip(features, supports, strict=True)
+            ]
+            if sum(map(len, patches)) == 0:
                 raise InputError(
                     expected="training volumes with patches that are not zero",
                     found=f"none in {len(features)} volumes, at layer {number + 1}",
                     remedy="check the brain masks and the intensities of the training scans",
                 )
-            centres = spherical_kmeans(patches, len(layer.filters), generator=generator)
+            centres = spherical_kmeans(torch.cat(patches), len(layer.filters), generator=generator)
             layer.filters.copy_(centres.view_as(layer.filters))
-            if number == len(self.layers) - 1:
-                return
-            features = self._advance(layer, number, features, device)
-            s = layer.stride
-            supports = [support[::s, ::s, ::s] for support in supports]
 
-    def _advance(
-        self, layer: CKNLayer, number: int, features: list[Tensor], device: torch.device
-    ) -> list[Tensor]:
+    def _advance(self, number: int, features: list[Tensor]) -> list[Tensor]:
         """Push the drawn volumes through one layer and its normalisation, one at a time."""
-        features = [layer(f.to(device)).cpu() for f in features]
-        fresh = MomentNorm(
-            self._norm(number).n_channels, synchronise=False
-        )  # leaves running statistics alone
-        affine = fresh.batch_affine(add_moments([fresh.moments(f) for f in features]))
-        return [fresh.normalise(f, affine) for f in features]
+        device = next(self.parameters()).device
+        features = [self.layers[number](f.to(device)).cpu() for f in features]
+        # A norm of its own, so that the network's running statistics are left alone.
+        norm = MomentNorm(self.channels[number + 1], synchronise=False)
+        affine = norm.batch_affine(add_moments([norm.moments(f) for f in features]))
+        return [norm.normalise(f, affine) for f in features]
 
 
 def project_filters_(module: nn.Module) -> None:

@@ -15,8 +15,10 @@ Files hold the pixel of each opposite pair with the smaller nested index, in inc
 brain voxel if that one is.
 
 Memory. Volumes go through the CKN a few directions at a time and voxels through the spherical
-network a few at a time, see `staged`: loss and gradients are those of the undivided network, and
-memory beyond the input does not grow with the activations inside. `Pieces` sets the sizes.
+network a few at a time, see `staged`: loss and gradients are those of the undivided network.
+`Pieces` sets the sizes. By default the CKN's maps between two normalisations are held, 1.1 times
+the size of the scan; with `keep_volumes=False` training holds the scan, the CKN's output (1/8 of
+it) and one piece, and takes about twice the time (benchmarks/results/memory.md).
 
 Ablations of Table 3: without a spherical network ("CKN2") features are averaged over directions
 and brain voxels, so that the direction a volume belongs to does not count. Without a CKN

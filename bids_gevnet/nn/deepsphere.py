@@ -26,6 +26,7 @@ import healpy
 import numpy as np
 import scipy.sparse
 import torch
+from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 
 from bids_gevnet.nn.norm import MomentNorm
@@ -96,9 +97,7 @@ def scaled_laplacian(nside: int) -> Any:
     else:
         # A fixed starting vector, or ARPACK would give other digits in every process.
         start: NDArray[np.float64] = np.random.default_rng(0).standard_normal(n_points)
-        largest = float(
-            scipy.sparse.linalg.eigsh(laplacian, k=1, which="LA", v0=start, tol=1e-10)[0][0]
-        )
+        largest = float(eigsh(laplacian, k=1, which="LA", v0=start, tol=1e-10)[0][0])
     return scipy.sparse.csr_array((2 / largest) * laplacian - scipy.sparse.eye_array(n_points))
 
 

@@ -92,8 +92,7 @@ def _part(scan: Facts, key: str) -> Facts:
 
 
 def _runs(scans: Sequence[Facts], key: str) -> list[Facts]:
-    found = [item for scan in scans for item in (scan.get(key) or []) if isinstance(item, Mapping)]
-    return found
+    return [item for scan in scans for item in (scan.get(key) or []) if isinstance(item, Mapping)]
 
 
 def _share(count: int, total: int, noun: str = "runs") -> str:

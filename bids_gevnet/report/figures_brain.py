@@ -21,7 +21,7 @@ _IN_PLANE = ((1, 2), (0, 2), (0, 1))
 
 PIXEL_MM = 1.5
 _COARSE_MM = 3.0
-"""Above this voxel size cubic interpolation is worth its time; below nobody sees the difference."""
+"""Above this voxel size cubic interpolation is worth its time; below nobody sees a difference."""
 
 _FEWEST_VOXELS = 50
 
@@ -60,7 +60,7 @@ def bounding_box(mask: Volume, margin_mm: float = 8.0) -> Box | None:
     return world.min(axis=0) - margin_mm, world.max(axis=0) + margin_mm
 
 
-def slice_positions(box: Box, axis: int, count: int, *, margin: float = 0.2) -> list[float]:
+def slice_positions(box: Box, axis: int, count: int, *, margin: float = 0.26) -> list[float]:
     """Spread positions evenly over the box, leaving out a part of it at both ends."""
     low, high = box[0][axis], box[1][axis]
     fractions = np.linspace(margin, 1 - margin, count) if count > 1 else np.array([0.5])

@@ -15,8 +15,8 @@ LARGE_STEP_MM = 1.0
 """Steps between volumes above this are marked; half a voxel of a usual diffusion scan."""
 
 _LEGEND: Mapping[str, Any] = {
-    "loc": "lower right",
-    "bbox_to_anchor": (1.0, 0.98),
+    "loc": "lower left",
+    "bbox_to_anchor": (0.0, 0.98),
     "ncols": 4,
     "fontsize": 9,
     "labelcolor": SOFT,

@@ -170,7 +170,7 @@ class VoxelSignal:
 
     @property
     def axis(self) -> FloatArray:
-        """Unit vector along which the signal is lowest: that of the fibres, where there are any."""
+        """Unit vector along which the signal is lowest: that of fibres, where there are any."""
         points = distinct_directions(self.nside)
         moments = np.einsum("p,pi,pj->ij", self.samples, points, points)
         return np.asarray(np.linalg.eigh(moments)[1][:, 0])

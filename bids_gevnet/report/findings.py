@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bids_gevnet.report.evidence import ScanEvidence
@@ -45,7 +44,7 @@ def _completeness(scan: ScanEvidence) -> Iterator[Finding]:
             "command again; it goes on where it stopped.",
         )
         return
-    expected: list[Path] = [
+    expected = [
         *(scan.native(e) for e in ("desc-preproc_dwi.nii.gz", "dwiref.nii.gz",
                                    "desc-brain_mask.nii.gz", "desc-confounds_timeseries.tsv")),
         *(scan.standard(e) for e in ("desc-preproc_dwi.nii.gz", "desc-brain_mask.nii.gz",

@@ -81,17 +81,21 @@ def show(value: object, unit: str = "", digits: int = 3) -> str | Markup:
 def _plain(value: object, digits: int) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, float):
-        # Fixed notation: 1e+03 helps nobody.
-        if not math.isfinite(value):
-            return ""
-        before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
-        text = f"{value:.{max(digits - before, 0)}f}" if abs(value) >= 1e-3 else f"{value:.2g}"
-        return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+        return _number(value, digits)
     if isinstance(value, list | tuple):
         return " × ".join(_plain(item, digits) or "?" for item in value)
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_plain(item, digits) or '?'}" for key, item in value.items())
     return "" if value is None else str(value).strip()
+
+
+def _number(value: float, digits: int) -> str:
+    """Write some digits in fixed notation: 1e+03 helps nobody."""
+    if not math.isfinite(value):
+        return ""
+    if 0 < abs(value) < 1e-3:
+        return f"{value:.2g}"
+    before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    text = f"{value:.{max(digits - before, 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

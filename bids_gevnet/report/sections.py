@@ -48,7 +48,7 @@ AXIAL_MM = (-28.0, -10.0, 8.0, 26.0, 44.0)
 OVERLAY_POSITIONS = (
     *((2, z) for z in (-30.0, 6.0, 36.0)),
     *((1, y) for y in (-60.0, -20.0, 20.0)),
-    *((0, x) for x in (-36.0, 0.0, 36.0)),
+    *((0, x) for x in (-46.0, -20.0, 2.0, 24.0, 48.0)),
 )
 MAP_POSITIONS = (*((2, z) for z in AXIAL_MM), (1, -18.0), (0, 2.0))
 
@@ -114,7 +114,7 @@ def _table_before(scan: ScanEvidence) -> Gradients | None:
 
 
 def mask_slices(scan: ScanEvidence) -> list[Slice]:
-    """Outline of the brain mask on the mean b0."""
+    """Outline the brain mask on the mean b0."""
     b0 = read_volume(scan.native("dwiref.nii.gz"))
     mask = read_volume(scan.native("desc-brain_mask.nii.gz"))
     if b0 is None or mask is None:
@@ -165,13 +165,13 @@ def choose_voxels(
     voxels : list of (str, (int, int, int))
         What the voxel is an example of, and its index.
     """
-    if any(rish.get(l) is None or rish[l].data.shape != mask.data.shape for l in (0, 2, 4)):
+    if any(_differs(rish.get(degree), mask) for degree in (0, 2, 4)):
         return []
     inside = inner(mask).data > 0.5
     index = np.argwhere(inside)
     if len(index) < 10:
         return []
-    mean, second, fourth = (np.maximum(rish[l].data[inside], 1e-9) for l in (0, 2, 4))
+    mean, second, fourth = (np.maximum(rish[degree].data[inside], 1e-9) for degree in (0, 2, 4))
     anisotropy = second / mean
     # Fluid has little signal and, for its size, much noise of every degree.
     bright = mean >= np.median(mean)
@@ -186,6 +186,10 @@ def choose_voxels(
         "Strongest attenuation": int(np.argmin(mean)),
     }
     return [(why, _voxel(index[which])) for why, which in picks.items()]
+
+
+def _differs(volume: Volume | None, mask: Volume) -> bool:
+    return volume is None or volume.data.shape != mask.data.shape
 
 
 def _voxel(index: npt.NDArray[Any]) -> tuple[int, int, int]:
@@ -240,7 +244,7 @@ def glyphs(scan: ScanEvidence, space: TemplateSpace) -> list[Glyph]:
 def overlay_slices(
     scan: ScanEvidence, space: TemplateSpace, settings: Mapping[str, Any]
 ) -> list[Slice]:
-    """Scan and template on the same slices."""
+    """Draw scan and template on the same slices."""
     loaded = _load_template(scan, settings)
     if space.series is None or loaded is None:
         return []
@@ -277,7 +281,7 @@ def _load_template(
 
 
 def rish_maps(space: TemplateSpace) -> list[ColourMap]:
-    """Maps of the energy of each degree."""
+    """Draw the energy of each degree."""
     if space.mask is None or space.box is None:
         return []
     positions = _within(MAP_POSITIONS, space.box)

@@ -4,7 +4,7 @@ import pytest
 from bids_gevnet.dwi.coherence import CANDIDATES, check_coherence
 from bids_gevnet.dwi.gradients import bvecs_ras_to_fsl
 
-SHAPE = (24, 26, 20)
+SHAPE = (22, 24, 16)
 BVALS = np.array([0.0, *[1000.0] * 20])
 MASK = np.ones(SHAPE, bool)
 

@@ -6,14 +6,21 @@ the brain, the site multiplies degrees, everybody has a little noise of their ow
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bids_gevnet.bids.derivatives import DerivativeNames
 from bids_gevnet.bids.writing import write_image, write_json
+from bids_gevnet.learn.distributed import Processes, StopRequest
+from bids_gevnet.learn.group import prepare_group
+from bids_gevnet.learn.jobs import TrainJob, TrainOptions
+from bids_gevnet.learn.progress import TrainingProgress
+from bids_gevnet.learn.training import train_job
+from bids_gevnet.settings import ExecutionSettings, LearningSettings
 from bids_gevnet.sphere.resampling import distinct_directions
 
 NSIDE = 2
@@ -76,9 +83,7 @@ class Study:
 
     def names(self, label: str, session: str | None = None) -> DerivativeNames:
         entities = {"sub": label} | ({"ses": session} if session else {})
-        return DerivativeNames(
-            output_dir=self.output_dir, entities=entities, resolution_mm=6.0
-        )
+        return DerivativeNames(output_dir=self.output_dir, entities=entities, resolution_mm=6.0)
 
     def add_derivatives(self, person: Person) -> None:
         for session in person.sessions or (None,):
@@ -145,3 +150,55 @@ def make_study(tmp_path: Path) -> MakeStudy:
         return Study(tmp_path / folder, everybody, effect=effect, seed=seed)
 
     return make
+
+
+def make_jobs(
+    root: Path,
+    *,
+    per_class: int = 3,
+    network: str = "ckn2",
+    **options: object,
+) -> list[TrainJob]:
+    """Write a study and plan its training: two folds and the final model."""
+    study = Study(root, make_people(per_class, ("AD", "PD"), ("A", "B")), effect=0.8, seed=0)
+    settings = LearningSettings(folds=2, epochs=3, samples_per_class=5, network=network)
+    chosen = TrainOptions(batch_size=4, **options)  # type: ignore[arg-type]
+    plan = prepare_group(
+        study.output_dir, study.bids_dir, settings, ExecutionSettings(nprocs=1), options=chosen
+    )
+    return list(plan.jobs)
+
+
+def train_here(job: TrainJob, stop: StopRequest | None = None) -> TrainingProgress:
+    """Train a job in this process, on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    progress = TrainingProgress(1, active=True)
+    try:
+        train_job(job, Processes(), stop or StopRequest(), progress)
+    finally:
+        torch.set_num_threads(before)
+    return progress
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[TrainJob]:
+    return make_jobs(tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="session")
+def trained(jobs: list[TrainJob]) -> TrainJob:
+    """The first fold, trained without interruption."""
+    train_here(jobs[0])
+    return jobs[0]
+
+
+@pytest.fixture
+def elsewhere(jobs: list[TrainJob], tmp_path: Path) -> TrainJob:
+    """The same job with empty folders of its own."""
+    return replace(jobs[0], model_dir=str(tmp_path / "model"), work_dir=str(tmp_path / "work"))
+
+
+@pytest.fixture
+def person_class() -> type[Person]:
+    return Person
