@@ -6,8 +6,8 @@ first b0: :math:`x_\mathrm{ref} = T_k x_k`. Gradients turn with them
 :math:`T_k` and whatever follows (:mod:`bids_gevnet.dwi.interpolation`).
 
 b0s are registered to the first b0. Diffusion-weighted volumes have another contrast, different
-for every direction, so each goes to the mean of its shell, which is made sharper by a second
-pass; the shell mean itself then goes to the mean b0, once. Mutual information throughout.
+for every direction, so each goes to the mean of the others on its shell, which is made sharper by
+a second pass; the shell mean itself then goes to the mean b0, once. Mutual information throughout.
 Rigid motion is all this corrects: no eddy currents, no susceptibility, no lost slices. The report
 says so.
 
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.dwi.ants_linear import Schedule, limit_itk_threads, register, to_ants_image
+from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.interpolation import coarsen, resample_volume
 from bids_gevnet.dwi.mask import head_mask
 
@@ -43,6 +44,7 @@ FIRST_PASS_MM = 4.0
 SECOND_PASS_MM = 3.0
 FIRST_PASS = Schedule("Rigid", "MI", 32, 1.0, (40,), (1,), (0.0,))
 SECOND_PASS = Schedule("Rigid", "MI", 32, 1.0, (30,), (1,), (0.0,))
+BLUR = 1.5
 MARGIN_MM = 8.0
 """Room around the head for the metric: its outline helps (3 mm doubled the error)."""
 
@@ -98,8 +100,13 @@ def estimate_motion(
     if min(data.shape[:3]) < _FEWEST_VOXELS:
         note = f"motion was not estimated: an axis has fewer than {_FEWEST_VOXELS} voxels"
         return Motion(transforms, np.zeros(count, bool), note)
+    # Finer than the scan itself the grid would show through, and hold every volume in its place.
+    native_mm = float(voxel_sizes(affine).max())
     coarse = {
-        voxel_mm: [coarsen(data[..., k], affine, voxel_mm) for k in range(count)]
+        voxel_mm: [
+            coarsen(data[..., k], affine, max(voxel_mm, native_mm), blur=BLUR)
+            for k in range(count)
+        ]
         for voxel_mm in (FIRST_PASS_MM, SECOND_PASS_MM)
     }
     groups = [group for group in (shells.b0, *(s.volumes for s in shells.shells)) if group.size]
@@ -131,7 +138,7 @@ def _align_group(
     *,
     to_first: bool,
 ) -> NDArray[np.float64]:
-    """Align volumes of one contrast: to the first, or to their mean; then to the new mean."""
+    """Align volumes of one contrast: to the first or to each other, then again, finer."""
     found = np.broadcast_to(np.eye(4), (len(group), 4, 4)).copy()
     if len(group) == 1:
         return found
@@ -139,41 +146,42 @@ def _align_group(
         volumes = [coarse[voxel_mm][k][0] for k in group]
         affine = coarse[voxel_mm][int(group[0])][1]
         if schedule is FIRST_PASS and to_first:
-            target = volumes[0]
+            targets = [volumes[0]] * len(group)
         else:
-            target = _mean_aligned(volumes, affine, found)
-        found = _register_all(target, volumes, affine, found, schedule, pool)
+            targets = _mean_of_others(volumes, affine, found)
+        tasks = [
+            (target, volume, affine, start, schedule)
+            for target, volume, start in zip(targets, volumes, found, strict=True)
+        ]
+        results = map(_register_one, tasks) if pool is None else pool.map(_register_one, tasks)
+        found = np.stack(list(results))
     return found
 
 
-def _mean_aligned(
+def _aligned(
     volumes: Sequence[NDArray[np.float32]],
     affine: NDArray[np.float64],
     transforms: NDArray[np.float64],
-) -> NDArray[np.float32]:
-    shape = volumes[0].shape
-    grid = (shape[0], shape[1], shape[2])
-    aligned = (
+) -> list[NDArray[np.float32]]:
+    grid = (volumes[0].shape[0], volumes[0].shape[1], volumes[0].shape[2])
+    return [
         resample_volume(volume, affine, transform, grid, affine)
         for volume, transform in zip(volumes, transforms, strict=True)
-    )
-    return np.asarray(sum(aligned, np.zeros(grid, np.float32)) / len(volumes))
+    ]
 
 
-def _register_all(
-    target: NDArray[np.float32],
+def _mean_of_others(
     volumes: Sequence[NDArray[np.float32]],
     affine: NDArray[np.float64],
-    starts: NDArray[np.float64],
-    schedule: Schedule,
-    pool: ProcessPoolExecutor | None,
-) -> NDArray[np.float64]:
-    tasks = [
-        (target, volume, affine, start, schedule)
-        for volume, start in zip(volumes, starts, strict=True)
-    ]
-    results = map(_register_one, tasks) if pool is None else pool.map(_register_one, tasks)
-    return np.stack(list(results))
+    transforms: NDArray[np.float64],
+) -> list[NDArray[np.float32]]:
+    """Return for each volume the mean of the others, as far as they are aligned.
+
+    A mean that holds the volume itself, noise and all, is most like it where it already is.
+    """
+    aligned = _aligned(volumes, affine, transforms)
+    total = np.sum(aligned, axis=0, dtype=np.float64)
+    return [((total - own) / (len(volumes) - 1)).astype(np.float32) for own in aligned]
 
 
 def _register_one(
@@ -202,7 +210,7 @@ def _link_groups(
     volumes = coarse[SECOND_PASS_MM]
     affine = volumes[0][1]
     means = [
-        _mean_aligned([volumes[k][0] for k in group], affine, transforms[group])
+        np.mean(_aligned([volumes[k][0] for k in group], affine, transforms[group]), axis=0)
         for group in groups
     ]
     for group, mean in zip(groups[1:], means[1:], strict=True):

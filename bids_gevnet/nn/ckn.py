@@ -52,10 +52,17 @@ _EPS = 1e-2  # smallest square root of an eigenvalue of kappa(Z^T Z)
 
 
 def gaussian_window(stride: int) -> Tensor:
-    """Gaussian pooling weights along one axis, summing to 1: (2 stride + 1,) tensor."""
+    """Gaussian pooling weights along one axis, summing to 1: (2 stride + 1,) float64 tensor."""
     offsets = torch.arange(-stride, stride + 1, dtype=torch.float64)
     weights = torch.exp(-offsets.square() / stride**2)  # 2 sigma^2 = s^2
-    return (weights / weights.sum()).float()
+    return weights / weights.sum()
+
+
+def pooling_matrix(n: int, stride: int) -> Tensor:
+    """Gaussian pooling of an axis of n voxels: (ceil(n / stride), n) float64 tensor."""
+    offsets = torch.arange(n) - stride * torch.arange(math.ceil(n / stride))[:, None]
+    near = offsets.abs() <= stride
+    return gaussian_window(stride)[offsets.clamp(-stride, stride) + stride] * near
 
 
 def box_sum(x: Tensor, size: int) -> Tensor:
@@ -90,8 +97,6 @@ class CKNLayer(nn.Module):
         Smallest square root of an eigenvalue of kappa(Z^T Z).
     """
 
-    window: Tensor
-
     def __init__(
         self,
         n_in: int,
@@ -112,8 +117,6 @@ class CKNLayer(nn.Module):
         self.kappa, self.size, self.stride, self.eps = kappa, size, stride, eps
         self.filters = nn.Parameter(torch.randn(n_out, n_in, size, size, size))
         self.project_()
-        w = gaussian_window(stride)
-        self.register_buffer("window", torch.einsum("i,j,k->ijk", w, w, w), persistent=False)
 
     @torch.no_grad()
     def project_(self) -> None:
@@ -141,8 +144,12 @@ class CKNLayer(nn.Module):
         """Gaussian mean around every s-th voxel: (n, c, x, y, z) to (n, c, x/s, y/s, z/s)."""
         if self.stride == 1:
             return x
-        window = self.window.to(x.dtype).expand(x.shape[1], 1, -1, -1, -1)
-        return F.conv3d(x, window, stride=self.stride, padding=self.stride, groups=x.shape[1])
+        # One matrix per axis: its backward pass is 6 times faster on a CPU than that of a
+        # depthwise convolution with stride, which was half the time of training.
+        along_x, along_y, along_z = (pooling_matrix(n, self.stride).to(x) for n in x.shape[2:])
+        n, channels, _, *rest = x.shape
+        x = torch.matmul(along_x, x.flatten(3)).view(n, channels, -1, *rest)
+        return along_y @ x @ along_z.T
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the layer.
@@ -259,7 +266,8 @@ class CKN(nn.Module):
     def staged(self) -> Staged:
         """Cut the network at its normalisations; pieces of a batch are groups of volumes."""
         numbers = range(len(self.layers))
-        return Staged([self._stage(k) for k in numbers], [self._norm(k) for k in numbers[:-1]])
+        norms = [self._norm(k) for k in numbers[:-1]]
+        return Staged([self._stage(k) for k in numbers], norms, list(self.parameters()))
 
     def _norm(self, number: int) -> MomentNorm:
         return cast("MomentNorm", self.norms[number])

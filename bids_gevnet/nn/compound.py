@@ -208,9 +208,11 @@ class CompoundNetwork(nn.Module):
         staged = gevnet_stages(net) if isinstance(net, GEVNet) else net.staged()
         staged = _prepend(self._to_sphere, staged)
         outputs = staged.run(
-            torch.split(signals, self.pieces.sphere_voxels, dim=2), keep=self.pieces.keep_sphere
+            signals,
+            lambda x: torch.split(x, self.pieces.sphere_voxels, dim=2),
+            keep=self.pieces.keep_sphere,
         )
-        voxels = torch.cat(outputs)  # (V, n_features)
+        voxels = torch.cat(list(outputs))  # (V, n_features)
         sizes = [len(i) for i in index]
         return torch.stack([v.mean(0) for v in torch.split(voxels, sizes)])
 
@@ -222,9 +224,12 @@ class CompoundNetwork(nn.Module):
                 for scan, i in zip(scans.unbind(0), index, strict=True)
             ]
         per_piece = max(1, self.pieces.volume_voxels // math.prod(scans.shape[2:]))
-        pieces = [p for scan in scans.unbind(0) for p in torch.split(scan, per_piece)]
+
+        def cut(x: Tensor) -> list[Tensor]:
+            return [piece for scan in x.unbind(0) for piece in torch.split(scan, per_piece)]
+
         staged = _prepend(self._to_volumes, self.ckn.staged())
-        outputs = staged.run(pieces, keep=self.pieces.keep_volumes)
+        outputs = staged.run(scans, cut, keep=self.pieces.keep_volumes)
         each = len(outputs) // len(index)
         return [
             torch.cat(
@@ -290,4 +295,4 @@ def _prepend(function: Callable[[Tensor], Tensor], staged: Staged) -> Staged:
     def stage(x: Tensor, affine: Tensor | None, /) -> Tensor:
         return first(function(x), affine)
 
-    return Staged([stage, *staged.stages[1:]], staged.norms)
+    return Staged([stage, *staged.stages[1:]], staged.norms, staged.parameters)

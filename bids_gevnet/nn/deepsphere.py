@@ -206,7 +206,8 @@ class DeepSphere(nn.Module):
         Takes pieces (points, channels[0], samples), gives (samples, channels[-1]).
         """
         numbers = range(len(self.convs) + 1)
-        return Staged([self._stage(k) for k in numbers], [self._norm(k) for k in numbers[:-1]])
+        norms = [self._norm(k) for k in numbers[:-1]]
+        return Staged([self._stage(k) for k in numbers], norms, list(self.parameters()))
 
     def _norm(self, number: int) -> MomentNorm:
         return cast("MomentNorm", self.norms[number])

@@ -35,7 +35,7 @@ def gevnet_stages(network: GEVNet) -> Staged:
             groups[-1].append(layer)
     groups[-1].append(network.mean)
     norms = [_norm_of(group[0]) for group in groups[1:]]
-    return Staged([_stage(group) for group in groups], norms)
+    return Staged([_stage(group) for group in groups], norms, list(network.layers.parameters()))
 
 
 def _norm_of(layer: nn.Module) -> RegularNorm:

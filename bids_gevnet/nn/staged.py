@@ -17,21 +17,26 @@ What lies between two passes is a choice (`keep`):
   stages runs n - k + 1 times.
 
 After training the statistics are fixed, and every piece goes through all stages at once.
+
+torch.utils.checkpoint would do the same, but leaves each piece's output where the allocator put
+it, between two large temporary maps: at full size the holes came to 3 GB. Here the outputs of all
+pieces are written into one tensor that is there before them.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
-
-from bids_gevnet.nn.norm import add_moments
+from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    Cut = Callable[[Tensor], Sequence[Tensor]]
 
 
 class Normaliser(Protocol):
@@ -67,74 +72,162 @@ class Staged:
     Parameters
     ----------
     stages : n stages
+        The size of a stage's output is proportional to that of its input.
     norms : n - 1 normalisers
         ``norms[k]`` looks at the output of ``stages[k]``; ``stages[k + 1]`` applies it.
+    parameters : sequence of tensors
+        Everything that the stages learn; what is not listed gets no gradient.
     """
 
     stages: Sequence[Stage]
     norms: Sequence[Normaliser]
+    parameters: Sequence[Tensor]
 
     def __post_init__(self) -> None:
         assert len(self.norms) == len(self.stages) - 1
 
-    def run(self, pieces: Sequence[Tensor], *, keep: bool) -> list[Tensor]:
-        """Run all pieces of a batch.
+    def run(self, x: Tensor, cut: Cut, *, keep: bool) -> Sequence[Tensor]:
+        """Run a batch piece by piece.
 
         Parameters
         ----------
-        pieces : sequence of tensors
-            The batch, cut up in any way that the stages can work on.
+        x : tensor
+            The batch.
+        cut : callable
+            Gives the pieces of the batch: views that cover a tensor of the shape of x, each once.
         keep : bool
             Whether to hold the output of every stage until the backward pass.
 
         Returns
         -------
-        outputs : list of tensors
+        outputs : sequence of tensors
             The last stage's output of each piece.
         """
         affines: list[Tensor] = []
-        done = 0  # stages that `pieces` have been through
+        done = 0  # stages that x has been through
         for number, norm in enumerate(self.norms):
             if not norm.training:
                 affines.append(norm.running_affine())
                 continue
             if keep:
-                pieces = self._through(pieces, done, number + 1, affines)
+                x, cut = self._collect(x, cut, self._chain(done, number + 1), affines)
                 done = number + 1
-                moments = [_recompute(norm.moments, piece) for piece in pieces]
-            else:
-                moments = [self._moments(piece, number, affines) for piece in pieces]
-            affines.append(norm.batch_affine(add_moments(moments)))
-        return self._through(pieces, done, len(self.stages), affines)
+            chain = self._chain(done, number + 1)
 
-    def _through(
-        self, pieces: Sequence[Tensor], first: int, last: int, affines: list[Tensor]
-    ) -> list[Tensor]:
-        """Run each piece through stages first, ..., last - 1."""
+            def moments(
+                x: Tensor, *affines: Tensor, chain: Any = chain, norm: Normaliser = norm
+            ) -> Tensor:
+                return norm.moments(chain(x, *affines))
 
-        def chain(x: Tensor, *affines: Tensor) -> Tensor:
-            return self._chain(x, first, last, affines)
+            affines.append(norm.batch_affine(self._sum(x, cut, moments, affines)))
+        x, cut = self._collect(x, cut, self._chain(done, len(self.stages)), affines)
+        return cut(x)
 
-        return [_recompute(chain, piece, *affines) for piece in pieces]
-
-    def _moments(self, piece: Tensor, number: int, affines: list[Tensor]) -> Tensor:
-        """Moments of one piece after stage ``number``, from the beginning of the network."""
+    def _chain(self, first: int, last: int) -> Callable[..., Tensor]:
+        """Stages first, ..., last - 1 as one function of a piece and all affines so far."""
 
         def chain(x: Tensor, *affines: Tensor) -> Tensor:
-            return self.norms[number].moments(self._chain(x, 0, number + 1, affines))
+            for number in range(first, last):
+                x = self.stages[number](x, affines[number - 1] if number else None)
+            return x
 
-        return _recompute(chain, piece, *affines)
+        return chain
 
-    def _chain(self, x: Tensor, first: int, last: int, affines: Sequence[Tensor]) -> Tensor:
-        for number in range(first, last):
-            x = self.stages[number](x, affines[number - 1] if number else None)
-        return x
+    def _sum(
+        self, x: Tensor, cut: Cut, function: Callable[..., Tensor], affines: list[Tensor]
+    ) -> Tensor:
+        """Sum of a function over all pieces."""
+        call = _Call(function, cut, list(self.parameters), [], add=True)
+        return _run(call, x, affines)
+
+    def _collect(
+        self, x: Tensor, cut: Cut, function: Callable[..., Tensor], affines: list[Tensor]
+    ) -> tuple[Tensor, Cut]:
+        """Outputs of a function on all pieces in one flat tensor, and how to cut it."""
+        shapes: list[torch.Size] = []
+        call = _Call(function, cut, list(self.parameters), shapes, add=False)
+        flat = _run(call, x, affines)
+        return flat, lambda flat: _cut_flat(flat, shapes)
 
 
-def _recompute(function: Callable[..., Tensor], *args: Tensor) -> Tensor:
-    """Call a function; keep its arguments only, and call it again in the backward pass."""
-    if not torch.is_grad_enabled():
-        return function(*args)
+@dataclass(frozen=True)
+class _Call:
+    """A function to run on all pieces; `shapes` is filled with those of its outputs."""
+
+    function: Callable[..., Tensor]
+    cut: Cut
+    parameters: list[Tensor]
+    shapes: list[torch.Size]
+    add: bool
+
+
+def _run(call: _Call, x: Tensor, affines: list[Tensor]) -> Tensor:
     return cast(
-        "Tensor", checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
+        "Tensor",
+        _Piecewise.apply(call, x, *affines, *call.parameters),  # type: ignore[no-untyped-call]
     )
+
+
+def _cut_flat(flat: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+class _Piecewise(torch.autograd.Function):
+    """Run a function piece by piece, and again piece by piece in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, x: Tensor, *shared: Tensor) -> Tensor:
+        affines = shared[: len(shared) - len(call.parameters)]
+        ctx.call = call
+        ctx.save_for_backward(x, *affines)
+        device = x.device.type
+        ctx.autocast = {
+            "device_type": device,
+            "enabled": torch.is_autocast_enabled(device),
+            "dtype": torch.get_autocast_dtype(device),
+        }
+        pieces = call.cut(x)
+        total: Tensor | None = None
+        filled = 0
+        for piece in pieces:
+            out = call.function(piece, *affines)
+            if call.add:
+                total = out if total is None else total + out
+                continue
+            if total is None:
+                n_pieces = sum(p.numel() for p in pieces)
+                total = out.new_empty(n_pieces * out.numel() // piece.numel())
+            total[filled : filled + out.numel()] = out.flatten()
+            filled += out.numel()
+            call.shapes.append(out.shape)
+        assert total is not None
+        assert call.add or filled == len(total), "stages must map sizes proportionally"
+        return total
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        call: _Call = ctx.call
+        x, *affines = ctx.saved_tensors
+        shared = [a.detach().requires_grad_() for a in affines] + call.parameters
+        wanted = [i for i, s in enumerate(shared) if s.requires_grad]
+        sums: list[Tensor | None] = [None] * len(shared)
+        grad_x = torch.zeros_like(x) if ctx.needs_input_grad[1] else None
+        grad_pieces = [None] * len(call.cut(x)) if grad_x is None else call.cut(grad_x)
+        pieces = call.cut(x.detach())
+        grads_out = [grad] * len(pieces) if call.add else _cut_flat(grad, call.shapes)
+        for piece, grad_out, grad_piece in zip(pieces, grads_out, grad_pieces, strict=True):
+            leaf = piece.detach().requires_grad_(grad_piece is not None)
+            # Casts of parameters cached in the forward pass have no gradient: no cache here.
+            with torch.enable_grad(), torch.autocast(**ctx.autocast, cache_enabled=False):
+                out = call.function(leaf, *shared[: len(affines)])
+            inputs = [shared[i] for i in wanted] + ([] if grad_piece is None else [leaf])
+            grads = torch.autograd.grad(out, inputs, grad_out, allow_unused=True)
+            if grad_piece is not None and grads[-1] is not None:
+                grad_piece.copy_(grads[-1])
+            for i, g in zip(wanted, grads, strict=False):
+                if g is not None:
+                    before = sums[i]
+                    sums[i] = g if before is None else before + g
+        return None, grad_x, *sums

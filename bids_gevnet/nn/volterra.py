@@ -28,6 +28,7 @@ from torch import Tensor
 
 _BATCH = 64  # part of the batch worked on at a time; long enough for vector units
 _CACHE_BYTES = 4_000_000  # of Z
+_GPU_BATCH, _GPU_BYTES = 65_536, 500_000_000  # a GPU wants few, large kernels instead
 
 
 @dataclass(frozen=True)
@@ -74,18 +75,25 @@ class Plan:
             at += components * channels
         return found
 
-    def group(self, matrices: list[Tensor], size: int, batch: int, element: int) -> int:
+    def group(self, matrices: list[Tensor], size: int, x: Tensor) -> int:
         """How many blocks to work on at a time."""
+        longest, available = _limits(x)
         per_point = max(
             matrix.shape[1] // size * (1 + j) * c
             for matrix, j, c in zip(matrices, self.factors, self.channels, strict=True)
         )
-        return max(1, _CACHE_BYTES // (per_point * size * batch * element))
+        batch = min(x.shape[2], longest)
+        return max(1, available // max(1, per_point * size * batch * x.element_size()))
 
 
-def _parts(batch: int) -> list[slice]:
+def _parts(batch: int, step: int) -> list[slice]:
     """Cut the batch into parts."""
-    return [slice(b, min(b + _BATCH, batch)) for b in range(0, batch, _BATCH)]
+    return [slice(b, min(b + step, batch)) for b in range(0, batch, step)]
+
+
+def _limits(x: Tensor) -> tuple[int, int]:
+    """Longest part of the batch, and bytes of Z to make at a time."""
+    return (_BATCH, _CACHE_BYTES) if x.device.type == "cpu" else (_GPU_BATCH, _GPU_BYTES)
 
 
 def _groups(n_blocks: int, group: int) -> list[slice]:
@@ -185,8 +193,8 @@ def volterra(
     size, batch = targets.shape[1], x.shape[2]
     out = x.new_empty(targets.numel(), sum(outs), batch)
     pieces, spans, work = plan.pieces(weight), plan.spans(), Workspace(x)
-    group = plan.group(matrices, size, min(batch, _BATCH), x.element_size())
-    for part in _parts(batch):
+    group = plan.group(matrices, size, x)
+    for part in _parts(batch, _limits(x)[0]):
         x_parts = [x[:, span, part].contiguous() for span in spans]
         n_here = part.stop - part.start
         for blocks in _groups(len(targets), group):
@@ -229,8 +237,8 @@ def volterra_backward(
     grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
     pieces, grad_pieces = plan.pieces(weight), plan.pieces(grad_weight)
     spans, work = plan.spans(), Workspace(x)
-    group = plan.group(matrices, size, min(batch, _BATCH), x.element_size())
-    for part in _parts(batch):
+    group = plan.group(matrices, size, x)
+    for part in _parts(batch, _limits(x)[0]):
         x_parts = [x[:, span, part].contiguous() for span in spans]
         grad_parts = [torch.zeros_like(x_part) for x_part in x_parts]
         grad_here = grad[:, :, part].contiguous()

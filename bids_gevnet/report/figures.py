@@ -3,7 +3,7 @@
 A figure is drawn by matplotlib in the sentinel colours of ``INK`` and written with references to
 the page's CSS variables instead, so that one drawing serves the light theme, the dark one and
 print. Identifiers get the figure's name as prefix, because several figures share one document.
-The same input gives the same bytes: identifiers are salted with a constant, dates left out.
+The same input gives the same bytes: identifiers are numbered anew, dates left out.
 """
 
 import base64
@@ -90,8 +90,7 @@ def to_svg(drawing: Any, name: str, description: str) -> Markup:
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text)
     text = text.replace("xlink:href", "href")
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    prefix = re.sub(r"[^A-Za-z0-9-]", "-", name)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
+    text = _rename_identifiers(text, re.sub(r"[^A-Za-z0-9-]", "-", name))
     for sentinel, variable in INK.items():
         text = text.replace(sentinel, variable)
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
@@ -102,6 +101,17 @@ def to_svg(drawing: Any, name: str, description: str) -> Markup:
         f"{view.group(0) if view else ''}>"
     )
     return Markup(head + text[text.index(">") + 1 :])  # noqa: S704 - drawn here
+
+
+def _rename_identifiers(svg: str, prefix: str) -> str:
+    """Give numbers to the identifiers that are referred to, and drop the others.
+
+    Matplotlib makes some from the addresses of objects, which differ between two runs.
+    """
+    used = dict.fromkeys(re.findall(r'(?:href="#|url\(#)([^")]+)', svg))
+    names = {old: f"{prefix}-{number}" for number, old in enumerate(used)}
+    svg = re.sub(r'\sid="([^"]+)"', lambda m: f' id="{names[m[1]]}"' if m[1] in names else "", svg)
+    return re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + names[m[2]], svg)
 
 
 def to_png_uri(values: npt.NDArray[np.uint8], colours: npt.NDArray[np.uint8] | None = None) -> str:

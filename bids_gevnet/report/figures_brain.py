@@ -178,7 +178,7 @@ def draw_outlines(image: Volume, mask: Volume, *, counts: Mapping[int, int]) -> 
                     height,
                     {"scan": to_png_uri(grey)},
                     {"mask": path},
-                )  # fmt: skip
+                )
             )
     return slices
 
@@ -257,7 +257,7 @@ def draw_map(
                 width,
                 height,
                 {"map": to_png_uri(shades, table)},
-            )  # fmt: skip
+            )
         )
     ramp = np.arange(1, 256, dtype=np.uint8)[None]
     return ColourMap(name, slices, 0.0, high, to_png_uri(ramp, table))

@@ -36,9 +36,17 @@ from bids_gevnet.report.sections import (
 )
 
 LIBRARIES = (
-    "antspyx", "dipy", "healpy", "nibabel", "nilearn", "nipype", "numpy", "pybids", "scipy",
+    "antspyx",
+    "dipy",
+    "healpy",
+    "nibabel",
+    "nilearn",
+    "nipype",
+    "numpy",
+    "pybids",
+    "scipy",
     "torch",
-)  # fmt: skip
+)
 
 
 def build_subject_report(output_dir: Path, label: str) -> Path:
@@ -61,8 +69,9 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
     scans = [_describe_scan(scan, settings, number) for number, scan in enumerate(evidence, 1)]
     findings = _participant_findings(output_dir, label, evidence)
     everything = findings + [f for scan in scans for f in scan["findings"]]
-    methods = describe_methods([_facts_for_methods(scan, found) for scan, found
-                                in zip(evidence, scans, strict=True)])  # fmt: skip
+    methods = describe_methods(
+        [_facts_for_methods(scan, found) for scan, found in zip(evidence, scans, strict=True)]
+    )
     page = render_page(
         "subject.html.j2",
         {

@@ -44,7 +44,7 @@ def test_an_empty_scan_is_an_error(value):
 def test_a_small_thing_is_not_a_brain():
     volume = np.zeros((30, 30, 30))
     volume[10:20, 10:20, 10:20] = 100
-    with pytest.raises(ParticipantError, match="a mask of 1[0-9] ml"):
+    with pytest.raises(ParticipantError, match=r"a mask of 1[0-9] ml"):
         brain_mask(volume, np.diag([2.0, 2, 2, 1]))
 
 

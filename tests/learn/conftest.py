@@ -119,19 +119,17 @@ MakeStudy = Callable[..., Study]
 
 def make_people(per_class: int, classes: Sequence[str], sites: Sequence[str]) -> list[Person]:
     rng = np.random.default_rng(0)
-    people = []
-    for k, group in enumerate(classes):
-        for i in range(per_class):
-            people.append(
-                Person(
-                    label=f"{k}{i:02d}",
-                    group=group,
-                    site=sites[(i + k) % len(sites)],
-                    age=float(rng.uniform(60, 80)),
-                    sex="FM"[int(rng.integers(2))],
-                )
-            )
-    return people
+    return [
+        Person(
+            label=f"{k}{i:02d}",
+            group=group,
+            site=sites[(i + k) % len(sites)],
+            age=float(rng.uniform(60, 80)),
+            sex="FM"[int(rng.integers(2))],
+        )
+        for k, group in enumerate(classes)
+        for i in range(per_class)
+    ]
 
 
 @pytest.fixture
@@ -202,3 +200,21 @@ def elsewhere(jobs: list[TrainJob], tmp_path: Path) -> TrainJob:
 @pytest.fixture
 def person_class() -> type[Person]:
     return Person
+
+
+@pytest.fixture(name="train_here")
+def _train_here() -> Callable[..., TrainingProgress]:
+    return train_here
+
+
+@pytest.fixture(name="make_jobs")
+def _make_jobs() -> Callable[..., list[TrainJob]]:
+    return make_jobs
+
+
+@pytest.fixture(scope="session")
+def study_class() -> Callable[..., Study]:
+    def make(root: Path, *, per_class: int, classes: Sequence[str]) -> Study:
+        return Study(root, make_people(per_class, classes, ("A", "B")), effect=0.8, seed=0)
+
+    return make

@@ -74,12 +74,12 @@ def test_participant_without_diffusion_scans_is_no_error(make_study: Any) -> Non
 def test_missing_label_is_named(make_study: Any) -> None:
     study = make_study(per_class=3)
     study.write_participants(drop="102")
-    with pytest.raises(InputError, match="diagnosis.*none for sub-102"):
+    with pytest.raises(InputError, match=r"diagnosis.*none for sub-102"):
         read(study)
 
 
 def test_one_class_is_refused(make_study: Any) -> None:
-    with pytest.raises(InputError, match="only 'AD'.*sub-000, sub-001"):
+    with pytest.raises(InputError, match=r"only 'AD'.*sub-000, sub-001"):
         read(make_study(per_class=2, classes=("AD",)))
 
 

@@ -156,16 +156,15 @@ def test_layer_equals_its_definition_patch_by_patch(kappa: Kappa, stride: int) -
     values, vectors = np.linalg.eigh(K.numpy())
     L = torch.from_numpy(vectors @ np.diag(values**-0.5) @ vectors.T)
     expected = torch.zeros(layer(x)[0].shape, dtype=torch.float64)
-    w = gaussian_window(stride).double() if stride > 1 else torch.tensor([0.0, 1.0, 0.0])
+    w = gaussian_window(stride) if stride > 1 else torch.tensor([0.0, 1.0, 0.0])
     for a, b, c in np.ndindex(*expected.shape[1:]):
         for i, j, k in np.ndindex(5, 4, 6):
             o = [i - stride * a, j - stride * b, k - stride * c]
             if max(map(abs, o)) <= stride:
                 weight = w[o[0] + stride] * w[o[1] + stride] * w[o[2] + stride]
                 expected[:, a, b, c] += weight * codes[:, i, j, k]
-    # The pooling window is kept in float32.
     torch.testing.assert_close(
-        layer(x)[0].detach(), torch.einsum("ij,jabc->iabc", L, expected), rtol=1e-6, atol=1e-6
+        layer(x)[0].detach(), torch.einsum("ij,jabc->iabc", L, expected), rtol=1e-9, atol=1e-9
     )
 
 

@@ -22,7 +22,8 @@ def _staged(runs: list[int]) -> tuple[Staged, torch.nn.ModuleList]:
 
         return stage
 
-    return Staged([make(k) for k in range(3)], list(norms)), torch.nn.ModuleList([layers, norms])
+    modules = torch.nn.ModuleList([layers, norms])
+    return Staged([make(k) for k in range(3)], list(norms), list(layers.parameters())), modules
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_stages_run_as_often_as_documented(
     runs = [0, 0, 0]
     staged, _ = _staged(runs)
     x = torch.randn(4, 3, dtype=torch.float64)
-    (y,) = staged.run([x], keep=keep)
+    (y,) = staged.run(x, lambda x: [x], keep=keep)
     assert runs == forward
     y.sum().backward()
     assert runs == total
@@ -45,7 +46,7 @@ def test_without_gradients_nothing_runs_twice_after_training() -> None:
     staged, modules = _staged(runs)
     modules.eval()
     with torch.no_grad():
-        staged.run(torch.randn(6, 3, dtype=torch.float64).split(2), keep=False)
+        staged.run(torch.randn(6, 3, dtype=torch.float64), lambda x: x.split(2), keep=False)
     assert runs == [3, 3, 3]
 
 
@@ -55,7 +56,7 @@ def test_gradients_are_those_of_finite_differences(keep: bool) -> None:
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
 
     def run(x: torch.Tensor) -> torch.Tensor:
-        return torch.cat(staged.run(x.split([2, 3]), keep=keep))
+        return torch.cat(staged.run(x, lambda x: x.split([2, 3]), keep=keep))
 
     assert torch.autograd.gradcheck(run, (x,))
 
@@ -63,4 +64,4 @@ def test_gradients_are_those_of_finite_differences(keep: bool) -> None:
 def test_one_normalisation_between_two_stages() -> None:
     staged, _ = _staged([0, 0, 0])
     with pytest.raises(AssertionError):
-        Staged(staged.stages, staged.norms[:1])
+        Staged(staged.stages, staged.norms[:1], [])

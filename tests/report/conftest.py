@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,16 @@ from bids_gevnet.phantom.simulate import Scan, simulate_participant
 from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
 
 RESOLUTION_MM = 9.0
+
+# Chromium reads from descriptor 3 and writes to 4: put our pipes there, by way of numbers that
+# are surely neither.
+_LAUNCHER = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for end, number in zip(ends, (3, 4)):
+    os.dup2(end, number, inheritable=True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
@@ -218,10 +229,8 @@ class Browser:
             "--disable-sync", "--disable-dev-shm-usage", "--remote-debugging-pipe",
             f"--user-data-dir={home}", "about:blank",
         ]  # fmt: skip
-        # Chromium reads from descriptor 3 and writes to 4; the shell puts our pipes there.
-        script = f'exec "$@" 3<&{to_child} 4>&{from_child}'
         self._process = subprocess.Popen(
-            ["sh", "-c", script, "sh", *command],
+            [sys.executable, "-ISc", _LAUNCHER, str(to_child), str(from_child), *command],
             pass_fds=(to_child, from_child),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,153 @@
+"""The whole group level on a small study."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bids_gevnet.errors import InputError
+from bids_gevnet.learn.group import GroupResult, prepare_group, run_group
+from bids_gevnet.learn.jobs import TrainOptions
+from bids_gevnet.learn.model_files import load_model
+from bids_gevnet.learn.results import metrics
+from bids_gevnet.settings import ExecutionSettings, LearningSettings
+
+QUICK = {"folds": 2, "epochs": 1, "samples_per_class": 4, "network": "ckn2", "devices": "cpu:1"}
+ALONE = ExecutionSettings(nprocs=1, random_seed=3)
+EVIL = "<script>../PD"
+
+
+def run(study: Any, **changes: Any) -> GroupResult:
+    settings = LearningSettings(**(QUICK | changes))
+    options = TrainOptions(batch_size=8)
+    return run_group(study.output_dir, study.bids_dir, settings, ALONE, options=options)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, study_class: Any) -> tuple[Any, GroupResult]:
+    study = study_class(tmp_path_factory.mktemp("group"), per_class=3, classes=("AD", "DLB", EVIL))
+    return study, run(study)
+
+
+def test_every_pair_of_labels_is_a_task(done: tuple[Any, GroupResult]) -> None:
+    study, result = done
+    table = pd.read_csv(result.predictions_tsv, sep="\t", na_values=["n/a"], dtype={"fold": int})
+    assert len(set(table["task"])) == 3
+    for _, own in table.groupby("task"):
+        assert len(own) == 6
+        assert not own["scan"].duplicated().any()
+        chances = own[[c for c in own if c.startswith("prob_")]]
+        np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
+    assert set(table["label"]) == {"AD", "DLB", EVIL}
+    assert set(table["site"]) == {"A", "B"}
+    assert table["motion"].between(0.05, 0.3).all()
+    assert len(study.people) == 9
+
+
+def test_metrics_follow_from_the_table(done: tuple[Any, GroupResult]) -> None:
+    _, result = done
+    table = pd.read_csv(result.predictions_tsv, sep="\t", na_values=["n/a"])
+    content = json.loads(result.metrics_json.read_text())
+    for entry in content["tasks"]:
+        own = table[table["task"] == entry["task"]]
+        truth = np.array([entry["labels"].index(label) for label in own["label"]])
+        chances = own[[f"prob_{label}" for label in entry["labels"]]].to_numpy()
+        again = metrics(truth, chances)
+        assert again["confusion"] == entry["pooled"]["confusion"]
+        for name in ("accuracy", "roc_auc", "log_loss", "brier"):
+            assert again[name] == pytest.approx(entry["pooled"][name], abs=1e-5)
+
+
+def test_nobody_is_tested_by_a_model_that_knows_them(done: tuple[Any, GroupResult]) -> None:
+    study, result = done
+    table = pd.read_csv(result.predictions_tsv, sep="\t")
+    for _, row in table.iterrows():
+        folder = study.output_dir / "models" / row["task"] / f"fold-{row['fold']}"
+        known = json.loads((folder / "model.json").read_text())["participants"]
+        assert row["participant_id"].removeprefix("sub-") not in known
+
+
+def test_labels_never_become_paths(done: tuple[Any, GroupResult]) -> None:
+    study, _ = done
+    names = [path.name for path in (study.output_dir / "models").iterdir()]
+    assert len(names) == 3
+    assert all(name.replace("-", "").isalnum() for name in names)
+
+
+def test_final_models_are_calibrated_and_know_everybody(done: tuple[Any, GroupResult]) -> None:
+    _, result = done
+    assert len(result.models) == 3
+    for folder, own in zip(result.models, result.results, strict=True):
+        _, card, _ = load_model(folder)
+        assert card.temperature == pytest.approx(own.temperature)
+        assert set(card.participants) == {row.participant for row in own.rows}
+
+
+def test_cohort_table_has_the_folds(done: tuple[Any, GroupResult]) -> None:
+    _, result = done
+    cohort = pd.read_csv(result.cohort_tsv, sep="\t", na_values=["n/a"])
+    table = pd.read_csv(result.predictions_tsv, sep="\t")
+    for _, row in table.iterrows():
+        own = cohort[cohort["scan"] == row["scan"]]
+        assert int(own[f"fold_{row['task']}"].iloc[0]) == row["fold"]
+
+
+def test_resume_trains_nothing_again(done: tuple[Any, GroupResult]) -> None:
+    study, result = done
+    weights = [p / "model.safetensors" for p in result.models]
+    before = [path.stat().st_mtime_ns for path in weights]
+    text = result.predictions_tsv.read_bytes()
+    run(study, resume=True)
+    assert [path.stat().st_mtime_ns for path in weights] == before
+    assert result.predictions_tsv.read_bytes() == text
+
+
+def test_inseparable_sites_are_said(make_study: Any, person_class: Any) -> None:
+    people = [
+        person_class(f"{g}{i}", g, site, 65.0 + i, "F")
+        for g, site in (("AD", "A"), ("PD", "B"))
+        for i in range(3)
+    ]
+    result = run(make_study(people=people))
+    assert any("cannot be separated" in text for text in result.warnings)
+    assert "cannot be separated" in result.metrics_json.read_text()
+
+
+def test_sessions_of_a_person_share_a_fold(make_study: Any, person_class: Any) -> None:
+    people = [
+        person_class(f"{g}{i}", g, "AB"[i % 2], 65.0 + i, "F", ("1", "2"))
+        for g in ("AD", "PD")
+        for i in range(3)
+    ]
+    study = make_study(people=people)
+    plan = prepare_group(study.output_dir, study.bids_dir, LearningSettings(**QUICK), ALONE)
+    for job in plan.jobs:
+        trained = {scan.participant for scan in job.training}
+        assert not trained & {scan.participant for scan in job.testing}
+    assert len(plan.jobs[-1].training) == 12
+
+
+def test_all_networks_are_planned(make_study: Any) -> None:
+    study = make_study(per_class=2)
+    settings = LearningSettings(**(QUICK | {"network": "all"}))
+    plan = prepare_group(study.output_dir, study.bids_dir, settings, ALONE)
+    assert len(plan.jobs) == 6 * 3
+    assert len({job.model_dir for job in plan.jobs}) == 18
+
+
+def test_wrong_network_ends_before_any_work(make_study: Any) -> None:
+    study = make_study(per_class=2)
+    with pytest.raises(InputError, match="'resnet'"):
+        run(study, network="resnet")
+    assert not (study.output_dir / "work").exists()
+
+
+def test_work_directory_is_respected(make_study: Any, tmp_path: Path) -> None:
+    study = make_study(per_class=2)
+    execution = ExecutionSettings(nprocs=1, work_dir=tmp_path / "scratch")
+    plan = prepare_group(study.output_dir, study.bids_dir, LearningSettings(**QUICK), execution)
+    assert plan.jobs_file.is_relative_to(tmp_path / "scratch")
+    assert not (study.output_dir / "work").exists()

@@ -1,0 +1,56 @@
+"""Calibration and metrics."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bids_gevnet.learn.calibration import fit_temperature, softmax
+from bids_gevnet.learn.results import calibrate, metrics
+
+
+@given(st.floats(0.2, 5), st.integers(0, 100))
+def test_temperature_is_recovered(temperature: float, seed: int) -> None:
+    """Labels drawn from softmax(z) and scores scaled by T: the fit finds T."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(0, 2, (4000, 3))
+    labels = np.array([rng.choice(3, p=p) for p in softmax(scores)])
+    assert fit_temperature(scores * temperature, labels) == pytest.approx(temperature, rel=0.15)
+
+
+def test_few_people_leave_the_temperature() -> None:
+    assert fit_temperature(np.array([[1.0, 0.0]]), np.array([0])) == 1.0
+
+
+def test_a_fold_is_calibrated_by_the_others() -> None:
+    rng = np.random.default_rng(0)
+    scores, truth = rng.normal(0, 3, (40, 2)), rng.integers(0, 2, 40)
+    folds = np.repeat([1, 2], 20)
+    chances, _ = calibrate(scores, truth, folds)
+    flipped = truth.copy()
+    flipped[folds == 1] = 1 - flipped[folds == 1]
+    again, _ = calibrate(scores, flipped, folds)
+    np.testing.assert_array_equal(again[folds == 1], chances[folds == 1])
+    assert not np.array_equal(again[folds == 2], chances[folds == 2])
+
+
+def test_metrics_of_a_small_table_by_hand() -> None:
+    truth = np.array([0, 0, 0, 1])
+    chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.4, 0.6]])
+    found = metrics(truth, chances)
+    assert found["accuracy"] == 0.75
+    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 1) / 2)
+    assert found["roc_auc"] == pytest.approx(2 / 3)
+    assert found["confusion"] == [[2, 1], [0, 1]]
+    assert found["brier"] == pytest.approx(2 * (0.01 + 0.16 + 0.49 + 0.16) / 4)
+
+
+def test_fold_without_a_class_has_no_area() -> None:
+    found = metrics(np.array([0, 0]), np.array([[0.9, 0.1], [0.4, 0.6]]))
+    assert found["roc_auc"] is None
+    assert found["balanced_accuracy"] == 0.5
+
+
+def test_three_classes() -> None:
+    chances = np.eye(3)[[0, 1, 2, 0]] * 0.8 + 0.2 / 3
+    assert metrics(np.array([0, 1, 2, 0]), chances)["roc_auc"] == 1.0
