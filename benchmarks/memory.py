@@ -24,7 +24,7 @@ import sys
 import time
 from pathlib import Path
 
-SIZES = ((24, 29, 24), (38, 47, 38), (48, 60, 48), (61, 75, 61), (77, 95, 77))
+SIZES = ((24, 29, 24), (48, 60, 48), (61, 75, 61), (77, 95, 77))
 FLAT = "training, nothing kept"
 RESULTS = Path(__file__).parent / "results" / "memory.md"
 

@@ -105,6 +105,20 @@ def read_itk_matrix(path: str | Path) -> NDArray[np.float64]:
     return np.asarray(_LPS @ lps @ _LPS)
 
 
+def write_itk_matrix(path: str | Path, fixed_to_moving: NDArray[np.float64]) -> None:
+    """Write a 4 x 4 RAS matrix from fixed to moving points as an ITK transform."""
+    import ants
+
+    lps = _LPS @ fixed_to_moving @ _LPS
+    transform = ants.new_ants_transform(
+        precision="float",
+        dimension=3,
+        transform_type="AffineTransform",
+        parameters=[*lps[:3, :3].ravel().tolist(), *lps[:3, 3].tolist()],
+    )
+    ants.write_transform(transform, str(path))
+
+
 def register(
     fixed: Any,
     moving: NDArray[Any],
@@ -112,7 +126,9 @@ def register(
     schedule: Schedule,
     *,
     start: NDArray[np.float64] | None = None,
+    affine_start: NDArray[np.float64] | None = None,
     fixed_mask: Any = None,
+    moving_mask: Any = None,
 ) -> NDArray[np.float64]:
     """Register one volume to another.
 
@@ -126,8 +142,10 @@ def register(
     schedule : Schedule
     start : (4, 4) array, optional
         First guess of ``moving_to_fixed``, without shear.
-    fixed_mask : ants.ANTsImage, optional
-        Where the metric looks.
+    affine_start : (4, 4) array, optional
+        The same with shear, which no header can hold.
+    fixed_mask, moving_mask : ants.ANTsImage, optional
+        Where the metric looks. Points beyond the field of view of the moving image never count.
 
     Returns
     -------
@@ -147,8 +165,12 @@ def register(
             f"{schedule.metric}[{get_pointer_string(fixed)},{get_pointer_string(image)},1,"
             f"{schedule.parameter},Regular,{schedule.sampling:g}]"
         )
+        initial = "identity"
+        if affine_start is not None:
+            initial = str(Path(folder) / "start.mat")
+            write_itk_matrix(initial, np.asarray(np.linalg.inv(affine_start)))
         arguments = [
-            *("-d", "3", "-r", "identity", "-m", metric),
+            *("-d", "3", "-r", initial, "-m", metric),
             *("-t", f"{schedule.kind}[{schedule.step}]"),
             *("-c", f"[{_levels(schedule.iterations)},{schedule.tolerance},{schedule.window}]"),
             *("-f", _levels(schedule.shrink), "-s", f"{_levels(schedule.smoothing_mm)}mm"),
@@ -156,7 +178,8 @@ def register(
             *("-o", prefix, "-v", "0"),
         ]
         if fixed_mask is not None:
-            arguments += ["-x", f"[{get_pointer_string(fixed_mask)},NA]"]
+            other = "NA" if moving_mask is None else get_pointer_string(moving_mask)
+            arguments += ["-x", f"[{get_pointer_string(fixed_mask)},{other}]"]
         try:
             ants.registration(arguments, None)
         except RuntimeError as error:

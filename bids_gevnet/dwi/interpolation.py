@@ -116,7 +116,7 @@ def resample_series(
 
 
 def coarsen(
-    volume: NDArray[Any], affine: NDArray[np.float64], voxel_mm: float, *, blur: float = 1.0
+    volume: NDArray[Any], affine: NDArray[np.float64], voxel_mm: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Smooth and resample a volume to isotropic voxels for registration.
 
@@ -127,10 +127,6 @@ def coarsen(
         Axis-aligned or not; the axes are kept.
     voxel_mm : float
         Finer axes are brought to this size, coarser ones too (by linear interpolation).
-    blur : float
-        Width at half height of the smoothing, in new voxels. Where two images of one grid are to
-        be registered, 1.5: interpolation smooths noise wherever it falls between voxels, and with
-        less blur that alone makes images look most alike where they are.
 
     Returns
     -------
@@ -141,7 +137,7 @@ def coarsen(
 
     sizes = np.linalg.norm(affine[:3, :3], axis=0)
     # Width at half height that is wanted, less what the voxel itself has.
-    sigma = np.sqrt(np.maximum((blur * voxel_mm) ** 2 - sizes**2, 0)) / 2.355 / sizes
+    sigma = np.sqrt(np.maximum(voxel_mm**2 - sizes**2, 0)) / 2.355 / sizes
     smooth = gaussian_filter(np.asarray(volume, dtype=np.float32), sigma)
     extent = np.asarray(volume.shape) * sizes
     shape = np.maximum(np.ceil(extent / voxel_mm), 1).astype(int)

@@ -27,6 +27,8 @@ from bids_gevnet.dwi.mask import dice, grow_mask
 from bids_gevnet.errors import ParticipantError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
 START_MM, MIDDLE_MM, FINE_MM = 8.0, 4.0, 3.0
@@ -41,15 +43,15 @@ START_ANGLES_DEG = (
 START_SHIFTS_MM = (-20.0, 0.0, 20.0)
 MASK_MARGIN_MM = 8.0
 SHADING_MM = 25.0
-CLEAR_GAIN = 1.1
-"""Information (above that of chance) must grow by this factor before a header is overruled."""
+CLEAR_GAIN = 0.004
+"""Normalised mutual information must grow by this before a header is overruled."""
 
 POOR_DICE = 0.85
 POOR_INFORMATION = 1.03
 """Below either the report warns; see benchmarks/results/accuracy.md for what good ones reach."""
 
-_START = Schedule("Affine", "MI", 24, 1.0, (40,), (1,), (0.0,))
-_MIDDLE = Schedule("Affine", "MI", 32, 0.5, (100,), (1,), (0.0,))
+_START = Schedule("Affine", "MI", 24, 1.0, (60,), (1,), (0.0,), step=0.25)
+_MIDDLE = Schedule("Affine", "MI", 32, 0.5, (150,), (1,), (0.0,), step=0.25)
 _FINE = Schedule("Affine", "MI", 32, 0.5, (60,), (1,), (0.0,))
 
 
@@ -166,7 +168,9 @@ def register_to_template(moving: Volume, template: Volume) -> Registration:
     return assess(transform, moving, template)
 
 
-def register_rigid(moving: Volume, fixed: Volume, header: NDArray[np.float64]) -> Registration:
+def register_rigid(
+    moving: Volume, fixed: Volume, starts: Sequence[NDArray[np.float64]]
+) -> Registration:
     """Find the rigid transform between two images of one session, for instance b0 and T1w.
 
     Parameters
@@ -175,18 +179,19 @@ def register_rigid(moving: Volume, fixed: Volume, header: NDArray[np.float64]) -
         With a brain mask, for instance the mean b0.
     fixed : Volume
         Its brain need not be known: give a mask that is True everywhere.
-    header : (4, 4) array
-        ``moving_to_fixed`` as the headers have it; for two conformed images
-        ``fixed.old_to_new @ inv(moving.old_to_new)``. It is kept unless another transform,
-        found from it or from the centres of mass, has clearly more information: in one session
-        headers are mostly right, and a distorted b0 of low contrast can be off by millimetres.
+    starts : sequence of (4, 4) array
+        First guesses of ``moving_to_fixed``. The first is that of the headers (for two conformed
+        images ``fixed.old_to_new @ inv(moving.old_to_new)``); it is kept unless a transform that
+        was found from these guesses or from the centres of mass has clearly more information: in
+        one session headers are mostly right, and a distorted b0 of low contrast can be drawn
+        away by millimetres for hardly any gain.
 
     Returns
     -------
     registration : Registration
         From ``moving`` to ``fixed``; its ``dice`` is 1 where the fixed brain is not known.
     """
-    guesses = [header, _turn_about_centres(moving, fixed, (0, 0, 0), scale=False)]
+    guesses = [*starts, _turn_about_centres(moving, fixed, (0, 0, 0), scale=False)]
     # The brain is known in the moving image only, and the metric looks where the fixed image is
     # masked: so the two change places.
     backwards = [np.asarray(np.linalg.inv(guess)) for guess in guesses]
@@ -194,9 +199,9 @@ def register_rigid(moving: Volume, fixed: Volume, header: NDArray[np.float64]) -
     whole = replace(fixed, mask=np.ones_like(fixed.mask))
     found = _refine(whole, moving, backwards, (start, middle, fine), strip=False)
     by_image = assess(np.asarray(np.linalg.inv(found)), moving, fixed)
-    by_header = assess(header, moving, fixed)
-    gain = by_image.information - 1 - CLEAR_GAIN * (by_header.information - 1)
-    return by_image if gain > 0 else by_header
+    by_header = assess(guesses[0], moving, fixed)
+    clearly_better = by_image.information > by_header.information + CLEAR_GAIN
+    return by_image if clearly_better else by_header
 
 
 def assess(
@@ -303,13 +308,14 @@ def _turn_about_centres(
 ) -> NDArray[np.float64]:
     from scipy.spatial.transform import Rotation
 
+    centres = _centre_mm(fixed), _centre_mm(moving)
     # A brain cut by the field of view is small for another reason: keep the size plausible.
     size = np.cbrt(_brain_ml(fixed) / _brain_ml(moving)) if scale else 1.0
     matrix = np.eye(4)
     matrix[:3, :3] = (
         np.clip(size, 0.85, 1.2) * Rotation.from_euler("xyz", angles_deg, degrees=True).as_matrix()
     )
-    matrix[:3, 3] = _centre_mm(fixed) - matrix[:3, :3] @ _centre_mm(moving)
+    matrix[:3, 3] = centres[0] - matrix[:3, :3] @ centres[1]
     return matrix
 
 
@@ -345,23 +351,24 @@ def _register_at(
 ) -> NDArray[np.float64]:
     target, affine = coarsen(fixed.data, fixed.affine, voxel_mm)
     image, image_affine = coarsen(moving.data, moving.affine, voxel_mm)
-    shape = (target.shape[0], target.shape[1], target.shape[2])
-    # An affine start has shear, which no header can hold: the image is taken there instead.
-    moved = resample_volume(image, image_affine, start, shape, affine, order=1)
     around = grow_mask(
-        _onto(where, fixed.affine, np.eye(4), shape, affine), affine, MASK_MARGIN_MM
+        _onto(where, fixed.affine, np.eye(4), target.shape, affine), affine, MASK_MARGIN_MM
     )
     # Beyond the field of view there is no information, which is not the same as darkness: a
     # brain that was cut must not be stretched to fill the template.
-    seen = _onto(moving.field, moving.affine, start, shape, affine)
-    found = register(
+    seen = None
+    if moving.seen is not None:
+        field = _onto(moving.seen, moving.affine, np.eye(4), image.shape, image_affine)
+        seen = to_ants_image(field, image_affine)
+    return register(
         to_ants_image(target, affine),
-        moved,
-        affine,
+        image,
+        image_affine,
         schedule,
-        fixed_mask=to_ants_image(around & seen, affine),
+        affine_start=start,
+        fixed_mask=to_ants_image(around, affine),
+        moving_mask=seen,
     )
-    return np.asarray(found @ start)
 
 
 def brain_box(

@@ -17,10 +17,10 @@ from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import InputError, ParticipantError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.learn.calibration import softmax
-from bids_gevnet.learn.cohort import tsv_cell
 from bids_gevnet.learn.model_files import load_model
 from bids_gevnet.learn.scans import to_volume
 from bids_gevnet.learn.store import fingerprint, mean_log_rish, to_half
+from bids_gevnet.learn.tables import tsv_cell
 
 if TYPE_CHECKING:
     from pathlib import Path

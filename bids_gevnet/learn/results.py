@@ -9,7 +9,7 @@ import numpy as np
 
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.learn.calibration import fit_temperature, softmax
-from bids_gevnet.learn.cohort import tsv_cell
+from bids_gevnet.learn.tables import tsv_cell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bids_gevnet.learn.cohort import ScanRow
+    from bids_gevnet.learn.scan_facts import ScanRow
 
 _FIXED = (
     "participant_id",

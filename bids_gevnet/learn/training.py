@@ -153,9 +153,7 @@ class Trainer:
             on_gpu = [processes.device.index] if processes.device.type == "cuda" else None
             # All parameters fit one bucket, so their only all-reduce comes after those of the
             # normalisations, in the same order in every process.
-            self.model = DistributedDataParallel(
-                self.network, device_ids=on_gpu, broadcast_buffers=False
-            )
+            self.model = DistributedDataParallel(self.network, device_ids=on_gpu)
         self.optimiser = torch.optim.Adam(
             self.network.parameters(),
             lr=self.options.learning_rate,

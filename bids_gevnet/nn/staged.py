@@ -143,7 +143,7 @@ class Staged:
     def _collect(
         self, x: Tensor, cut: Cut, function: Callable[..., Tensor], affines: list[Tensor]
     ) -> tuple[Tensor, Cut]:
-        """Outputs of a function on all pieces in one flat tensor, and how to cut it."""
+        """Put the outputs of all pieces in one flat tensor; also say how to cut it."""
         shapes: list[torch.Size] = []
         call = _Call(function, cut, list(self.parameters), shapes, add=False)
         flat = _run(call, x, affines)
@@ -206,7 +206,7 @@ class _Piecewise(torch.autograd.Function):
         return total
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
         x, *affines = ctx.saved_tensors
@@ -228,6 +228,8 @@ class _Piecewise(torch.autograd.Function):
                 grad_piece.copy_(grads[-1])
             for i, g in zip(wanted, grads, strict=False):
                 if g is not None:
+                    # In float64: with thousands of pieces, rounding would grow with their number.
                     before = sums[i]
-                    sums[i] = g if before is None else before + g
-        return None, grad_x, *sums
+                    sums[i] = g.double() if before is None else before + g
+        totals = [s if s is None else s.to(p.dtype) for s, p in zip(sums, shared, strict=True)]
+        return None, grad_x, *totals

@@ -199,21 +199,24 @@ def volterra(
         n_here = part.stop - part.start
         for blocks in _groups(len(targets), group):
             n_points = (blocks.stop - blocks.start) * size
-            total = work.take("total", n_points, sum(outs), n_here)
+            # One buffer per output frequency: bmm is fast only into contiguous memory.
+            totals = [work.take(f"total{m}", n_points, o, n_here) for m, o in enumerate(outs) if o]
             for k, matrix in enumerate(matrices):
                 t = _responses(
                     work, x_parts[k], sources[blocks], matrix[blocks], channels[k], size
                 )
                 z = _products(work, t, factors[k])
-                for z_rows, out_rows, w in pieces[k]:
+                for (z_rows, _, w), total in zip(pieces[k], totals, strict=True):
                     torch.baddbmm(
-                        total[:, out_rows],
+                        total,
                         w.expand(n_points, *w.shape),
                         z[:, z_rows].flatten(1, 3),
                         beta=0 if k == 0 else 1,
-                        out=total[:, out_rows],
+                        out=total,
                     )
-            out[blocks.start * size : blocks.stop * size, :, part] = total
+            here = out[blocks.start * size : blocks.stop * size]
+            for (_, out_rows, _), total in zip(pieces[0], totals, strict=True):
+                here[:, out_rows, part] = total
     return out
 
 
@@ -274,23 +277,32 @@ def _mixing_backward(
     grad : (points, sum of outs, batch) tensor
     """
     z = _products(work, t, factors)
-    grad_z = work.take("grad_z", *z.shape)
-    if sum(rows.stop - rows.start for rows, _, _ in pieces) < t.shape[1]:
-        grad_z.zero_()  # rows that only serve as factors get nothing from the mixing
-    for (z_rows, out_rows, matrix), (_, _, grad_matrix) in zip(pieces, grad_pieces, strict=True):
-        g = grad[:, out_rows]
-        grad_matrix.add_(torch.bmm(g, z[:, z_rows].flatten(1, 3).transpose(1, 2)).sum(0))
+    grads_z = []
+    for m, (piece, grad_piece) in enumerate(zip(pieces, grad_pieces, strict=True)):
+        z_rows, out_rows, matrix = piece
+        g, z_m = grad[:, out_rows], z[:, z_rows]
+        grad_piece[2].add_(torch.bmm(g, z_m.flatten(1, 3).transpose(1, 2)).sum(0))
+        # One buffer per output frequency: bmm is fast only into contiguous memory.
+        grad_z = work.take(f"grad_z{m}", *z_m.shape)
         transposed = matrix.t().expand(len(g), *matrix.t().shape)
-        torch.bmm(transposed, g, out=grad_z[:, z_rows].flatten(1, 3))
-    if factors == 0:
-        return grad_z[:, :, 0]
-    # d(T_i T_k) = T_k dT_i + T_i dT_k; Z is no longer needed and lends its memory.
+        torch.bmm(transposed, g, out=grad_z.flatten(1, 3))
+        grads_z.append((z_rows, grad_z))
     grad_t = work.take("grad_t", *t.shape)
-    torch.mul(grad_z[:, :, 1:], t[:, None, :factors], out=z[:, :, 1:])
-    z[:, :, 0] = grad_z[:, :, 0]
-    torch.sum(z, 2, out=grad_t)
-    torch.mul(grad_z[:, :, 1:], t[:, :, None], out=z[:, :, 1:])
-    grad_t[:, :factors] += z[:, :, 1:].sum(1)
+    if sum(rows.stop - rows.start for rows, _ in grads_z) < t.shape[1]:
+        grad_t.zero_()  # rows that only serve as factors get nothing from the mixing
+        z.zero_()
+    for rows, grad_z in grads_z:
+        if factors == 0:
+            grad_t[:, rows] = grad_z[:, :, 0]
+            continue
+        # d(T_i T_k) = T_k dT_i + T_i dT_k; Z is no longer needed and lends its memory.
+        torch.mul(grad_z[:, :, 1:], t[:, None, :factors], out=z[:, rows, 1:])
+        z[:, rows, 0] = grad_z[:, :, 0]
+    if factors:
+        torch.sum(z, 2, out=grad_t)
+        for rows, grad_z in grads_z:
+            torch.mul(grad_z[:, :, 1:], t[:, rows, None], out=z[:, rows, 1:])
+        grad_t[:, :factors] += z[:, :, 1:].sum(1)
     return grad_t
 
 

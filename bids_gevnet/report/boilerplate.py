@@ -9,12 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bids_gevnet import __version__
+from bids_gevnet.report.facts import Facts, clean_facts
 from bids_gevnet.report.references import REFERENCES, Reference
-
-Facts = Mapping[str, Any]
 
 _CITE = re.compile(r"\[@([a-z,]+)\]")
 
@@ -65,7 +63,8 @@ def methods_text(facts: Facts | Sequence[Facts]) -> str:
 
 def describe_methods(facts: Facts | Sequence[Facts]) -> Methods:
     """Choose the sentences and citations for what ran."""
-    scans = [facts] if isinstance(facts, Mapping) else list(facts)
+    raw = [facts] if isinstance(facts, Mapping) else facts
+    scans = [clean_facts(scan) for scan in raw]
     parts: tuple[tuple[str, Callable[[Sequence[Facts]], Iterable[str]]], ...] = (
         ("Overview", _overview),
         ("Motion and distortions", _correction),
@@ -87,12 +86,12 @@ def describe_methods(facts: Facts | Sequence[Facts]) -> Methods:
 
 
 def _part(scan: Facts, key: str) -> Facts:
-    found = scan.get(key)
-    return found if isinstance(found, Mapping) else {}
+    part: Facts = scan.get(key, {})
+    return part
 
 
 def _runs(scans: Sequence[Facts], key: str) -> list[Facts]:
-    return [item for scan in scans for item in (scan.get(key) or []) if isinstance(item, Mapping)]
+    return [run for scan in scans for run in scan.get(key, [])]
 
 
 def _share(count: int, total: int, noun: str = "runs") -> str:
@@ -214,11 +213,11 @@ def _sphere(scans: Sequence[Facts]) -> Iterable[str]:
     found = [sphere for scan in scans if (sphere := _part(scan, "sphere"))]
     if not found:
         return
-    b_values = [float(s["b_value"]) for s in found if isinstance(s.get("b_value"), int | float)]
-    directions = [int(s["directions"]) for s in found if isinstance(s.get("directions"), int)]
+    b_values = [float(s["b_value"]) for s in found if "b_value" in s]
+    directions = [int(s["directions"]) for s in found if "directions" in s]
     shell = f"The shell at b = {_range(b_values)} s/mm²" if b_values else "One shell"
     count = f" ({_range(directions)} directions)" if directions else ""
-    sizes = sorted({int(s["nside"]) for s in found if isinstance(s.get("nside"), int)})
+    sizes = sorted({int(s["nside"]) for s in found if "nside" in s})
     grid = ""
     if len(sizes) == 1:
         grid = f" with {12 * sizes[0] ** 2} points (nside {sizes[0]})"
@@ -234,8 +233,8 @@ def _sphere(scans: Sequence[Facts]) -> Iterable[str]:
 
 
 def _kernel(found: Sequence[Facts]) -> str:
-    kernels = sorted({str(s["kernel"]).replace("_", " ") for s in found if s.get("kernel")})
-    smoothings = sorted({float(s["smoothing"]) for s in found if s.get("smoothing") is not None})
+    kernels = sorted({s["kernel"].replace("_", " ") for s in found if "kernel" in s})
+    smoothings = sorted({float(s["smoothing"]) for s in found if "smoothing" in s})
     if len(kernels) != 1:
         return ""
     smoothing = f", smoothing {smoothings[0]:g}" if len(smoothings) == 1 else ""

@@ -18,6 +18,7 @@ import pandas as pd
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
 from bids_gevnet.errors import BidsGevnetError
+from bids_gevnet.report.facts import clean_facts
 
 FACTS = "_desc-report_facts.json"
 _BROKEN = (OSError, EOFError, ValueError, BidsGevnetError, nib.filebasedimages.ImageFileError)
@@ -51,7 +52,7 @@ class ScanEvidence:
     name : str
         What all its files begin with.
     facts : mapping
-        Notes of the stages; empty where there are none.
+        Cleaned notes of the stages; empty where there are none.
     """
 
     folder: Path
@@ -60,15 +61,13 @@ class ScanEvidence:
 
     def part(self, key: str) -> Mapping[str, Any]:
         """Facts of one stage, empty if the stage left none."""
-        found = self.facts.get(key)
-        return found if isinstance(found, Mapping) else {}
+        part: Mapping[str, Any] = self.facts.get(key, {})
+        return part
 
     def parts(self, key: str) -> list[Mapping[str, Any]]:
         """Facts of one stage run by run."""
-        found = self.facts.get(key)
-        if not isinstance(found, list):
-            return []
-        return [item if isinstance(item, Mapping) else {} for item in found]
+        parts: list[Mapping[str, Any]] = self.facts.get(key, [])
+        return parts
 
     def native(self, ending: str) -> Path:
         """Path of a file in the scan's own space."""
@@ -112,7 +111,7 @@ def find_scans(output_dir: Path, label: str) -> list[ScanEvidence]:
             name = path.name.removesuffix(ending)
             if "_space-" in name:
                 continue
-            facts = read_json(path) if ending == FACTS else {}
+            facts = clean_facts(read_json(path)) if ending == FACTS else {}
             scans[path.parent, name] = facts
     return [ScanEvidence(folder, name, scans[folder, name]) for folder, name in sorted(scans)]
 
@@ -157,9 +156,10 @@ def read_gradients(image: Path) -> Gradients | None:
         bvals = read_bval(image.with_name(f"{stem}.bval"))
         bvecs = read_bvec(image.with_name(f"{stem}.bvec"))
         affine = np.asarray(nib.load(image).affine, dtype=np.float64)
-        return Gradients(bvals, bvecs_fsl_to_ras(bvecs, affine)) if len(bvals) else None
+        found = Gradients(bvals, bvecs_fsl_to_ras(bvecs, affine))
     except _BROKEN:
         return None
+    return found if len(bvals) == len(bvecs) else None
 
 
 def read_table(path: Path) -> pd.DataFrame | None:

@@ -97,7 +97,7 @@ def _draw_steps(ax: Any, table: pd.DataFrame, b0_volumes: npt.NDArray[np.intp]) 
     volumes = np.arange(len(table))
     top = max(1.15 * float(np.nanmax(steps, initial=0.0)), 1.15 * LARGE_STEP_MM)
     draw = ax.plot
-    ax.fill_between(volumes, 0, np.nan_to_num(steps), color=LINE)
+    ax.fill_between(volumes, 0, steps, color=LINE)
     draw(volumes, steps, color=FOREGROUND, label="step")
     ax.axhline(LARGE_STEP_MM, color=PALETTE[1], lw=1, ls=":")
     large = np.nan_to_num(steps) > LARGE_STEP_MM

@@ -58,7 +58,7 @@ def _completeness(scan: ScanEvidence) -> Iterator[Finding]:
 
 def _acquisition(scan: ScanEvidence) -> Iterator[Finding]:
     for run in scan.parts("acquisition"):
-        where = f" ({run['name']})" if len(scan.parts("acquisition")) > 1 else ""
+        where = f" ({run.get('name', 'a run')})" if len(scan.parts("acquisition")) > 1 else ""
         if run.get("phase_encoding_is_guess"):
             text = run.get("phase_encoding_source") or "assumed, because the sidecar has none"
             yield Finding("warning", f"Phase encoding{where}: {text}.", "acquisition")
@@ -73,8 +73,7 @@ def _acquisition(scan: ScanEvidence) -> Iterator[Finding]:
 
 def _conform(scan: ScanEvidence) -> Iterator[Finding]:
     for run in scan.parts("conform"):
-        count = run.get("not_finite")
-        if isinstance(count, int) and count > 0:
+        if count := run.get("not_finite"):
             yield Finding(
                 "warning",
                 f"{count} voxels of the raw image were not finite numbers and became zero.",
@@ -141,9 +140,8 @@ def _quality(scan: ScanEvidence) -> Iterator[Finding]:
     coherence = facts.get("coherence")
     if isinstance(coherence, Mapping) and coherence.get("identity_is_best") is False:
         yield Finding("error", f"Gradients: {_sentence(coherence)}.", "gradients")
-    warnings = facts.get("warnings")
-    for text in warnings if isinstance(warnings, list) else []:
-        yield Finding("warning", str(text), "quality")
+    for text in facts.get("warnings", []):
+        yield Finding("warning", text, "quality")
 
 
 def _sentence(coherence: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
 from bids_gevnet.dwi.gradients import direction_angle_deg
-from bids_gevnet.dwi.shells import Shells, divide_by_b0, find_shells
+from bids_gevnet.dwi.shells import PREFERRED_B, Shells, divide_by_b0, find_shells
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.report.evidence import (
     Gradients,
@@ -91,6 +91,7 @@ def gradient_view(scan: ScanEvidence, b0_threshold: float) -> GradientView | Non
     if before is not None and after is not None and len(before.bvals) == len(after.bvals):
         weighted = number >= 0
         turn = direction_angle_deg(before.bvecs_ras[weighted], after.bvecs_ras[weighted])
+        turn = turn[np.isfinite(turn)]
     return GradientView(
         gradient_scene([(group, table) for group, _, table in tables], number),
         [(group, label) for group, label, _ in tables],
@@ -151,6 +152,9 @@ def read_template_space(scan: ScanEvidence, b0_threshold: float) -> TemplateSpac
     series = None
     if shells is not None and shells.b0.size:
         series = summarise_series(image, shells.b0, [voxel for _, voxel in voxels])
+    if series is not None and gradients is not None:
+        # A table of another length belongs to another image.
+        series = series if series.signals.shape[1] == len(gradients.bvals) else None
     box = None if mask is None else bounding_box(mask)
     return TemplateSpace(mask, box, rish, gradients, shells, voxels, series)
 
@@ -209,10 +213,10 @@ class Glyph:
 
 def glyphs(scan: ScanEvidence, space: TemplateSpace) -> list[Glyph]:
     """Compare samples and measurements in the chosen voxels."""
-    nside = scan.part("sphere").get("nside", 4)
+    nside = int(scan.part("sphere").get("nside", 4))
     if space.series is None or space.gradients is None or space.shells is None:
         return []
-    if not isinstance(nside, int) or not space.shells.shells:
+    if not space.shells.shells:
         return []
     samples = summarise_series(
         scan.standard("desc-healpix_dwi.nii.gz"),
@@ -221,8 +225,7 @@ def glyphs(scan: ScanEvidence, space: TemplateSpace) -> list[Glyph]:
     )
     if samples is None or samples.signals.shape[1] != 6 * nside**2:
         return []
-    wanted = scan.part("sphere").get("b_value")
-    target = float(wanted) if isinstance(wanted, int | float) else 1000.0
+    target = float(scan.part("sphere").get("b_value", PREFERRED_B))
     shell = min(space.shells.shells, key=lambda shell: abs(shell.b_value - target))
     directions = space.gradients.bvecs_ras[shell.volumes]
     found = []

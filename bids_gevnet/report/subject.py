@@ -1,12 +1,14 @@
 """Build sub-X.html: everything a person should see of one participant, from the files on disk."""
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from markupsafe import Markup
 
 from bids_gevnet import __version__
 from bids_gevnet.bids.writing import write_text
@@ -21,11 +23,12 @@ from bids_gevnet.report.evidence import (
     read_settings,
     read_table,
 )
-from bids_gevnet.report.figures_motion import draw_motion, summarise_motion
+from bids_gevnet.report.figures_motion import MotionSummary, draw_motion, summarise_motion
 from bids_gevnet.report.figures_sphere import draw_profile
 from bids_gevnet.report.findings import LEVELS, Finding, collect_findings
 from bids_gevnet.report.page import render_page, show
 from bids_gevnet.report.sections import (
+    Glyph,
     glyphs,
     gradient_view,
     mask_slices,
@@ -113,48 +116,60 @@ def _describe_scan(scan: ScanEvidence, settings: Mapping[str, Any], number: int)
     key = f"s{number}"
     confounds = read_table(scan.native("desc-confounds_timeseries.tsv"))
     motion = None if confounds is None else summarise_motion(confounds)
-    motion_chart = None
-    if confounds is not None and motion is not None:
-        table = read_gradients(scan.native("desc-preproc_dwi.nii.gz"))
-        b0 = (
-            np.array([], np.intp)
-            if table is None
-            else find_shells(table.bvals, b0_threshold=b0_threshold).b0
-        )
-        description = (
-            f"Head motion over {len(confounds)} volumes. Mean step {motion.mean_mm:.2f} mm, "
-            f"largest {motion.largest_mm:.2f} mm; {len(motion.large_steps)} steps are large."
-        )
-        motion_chart = draw_motion(confounds, b0, name=f"{key}-motion", description=description)
     space = read_template_space(scan, b0_threshold)
-    found_glyphs = glyphs(scan, space)
     return {
         "key": key,
         "name": scan.name,
         "evidence": scan,
         "findings": collect_findings(scan, motion),
         "motion": motion,
-        "motion_chart": motion_chart,
+        "motion_chart": _motion_chart(scan, confounds, motion, b0_threshold, key),
+        "displacement_mm": _largest(scan.parts("correction"), "largest_displacement_mm"),
         "volumes": None if confounds is None else len(confounds),
         "gradients": gradient_view(scan, b0_threshold),
         "quality": _quality_rows(scan.part("quality")),
         "mask_slices": mask_slices(scan),
         "overlay": overlay_slices(scan, space, settings),
         "glyphs": [
-            (
-                glyph,
-                draw_profile(
-                    glyph.signal,
-                    name=f"{key}-profile-{index}",
-                    description="Signal against the angle to the axis of lowest signal, measured "
-                    f"and sampled; residual {glyph.signal.residual_rms:.3f} root mean square.",
-                ),
-            )
-            for index, glyph in enumerate(found_glyphs)
+            (glyph, _profile_chart(glyph, f"{key}-profile-{index}"))
+            for index, glyph in enumerate(glyphs(scan, space))
         ],
         "rish": rish_maps(space),
         "prediction": read_prediction(scan),
     }
+
+
+def _motion_chart(
+    scan: ScanEvidence,
+    confounds: pd.DataFrame | None,
+    motion: MotionSummary | None,
+    b0_threshold: float,
+    key: str,
+) -> Markup | None:
+    if confounds is None or motion is None:
+        return None
+    table = read_gradients(scan.native("desc-preproc_dwi.nii.gz"))
+    b0 = np.array([], np.intp)
+    if table is not None and len(table.bvals) == len(confounds):
+        b0 = find_shells(table.bvals, b0_threshold=b0_threshold).b0
+    description = (
+        f"Head motion over {len(confounds)} volumes. Mean step {motion.mean_mm:.2f} mm, "
+        f"largest {motion.largest_mm:.2f} mm; {len(motion.large_steps)} steps are large."
+    )
+    return draw_motion(confounds, b0, name=f"{key}-motion", description=description)
+
+
+def _profile_chart(glyph: Glyph, name: str) -> Markup:
+    description = (
+        "Signal against the angle to the axis of lowest signal, measured and sampled; "
+        f"residual {glyph.signal.residual_rms:.3f} root mean square."
+    )
+    return draw_profile(glyph.signal, name=name, description=description)
+
+
+def _largest(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [float(run[key]) for run in runs if key in run]
+    return max(values, default=None)
 
 
 QUALITY = {

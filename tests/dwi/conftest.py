@@ -15,7 +15,7 @@ def scan():
     settings = PhantomSettings(
         per_group=1,
         voxel_mm=4.5,
-        directions=12,
+        directions=8,
         eddy=0.0,
         pose_deg=20.0,
         pose_size=0.15,

@@ -10,7 +10,7 @@ from bids_gevnet.dwi.motion import (
 )
 from bids_gevnet.dwi.shells import find_shells
 
-PART = [0, 1, 3, 5, 7, 9]  # volumes of the phantom: the b0 and five directions
+PART = list(range(9))  # volumes of the phantom: the b0 and eight directions
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bids_gevnet.harmonisation.design import build_design, cramers_v
@@ -66,6 +66,7 @@ def test_covariates_need_scans() -> None:
     assert "Too few scans" in design.warnings[0]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.sampled_from("ABC"), min_size=2, max_size=30), st.randoms())
 def test_cramers_v_of_a_renamed_category_is_1(sites: list[str], random: object) -> None:
     expected = 1.0 if len(set(sites)) > 1 else 0.0

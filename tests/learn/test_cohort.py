@@ -9,7 +9,8 @@ import pytest
 
 from bids_gevnet.bids.writing import write_image, write_json
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.cohort import MAX_CELL, MAX_ROWS, Cohort, read_cohort, write_cohort
+from bids_gevnet.learn.cohort import Cohort, read_cohort, write_cohort
+from bids_gevnet.learn.tables import MAX_CELL, MAX_ROWS
 
 
 def read(study: Any, **options: Any) -> Cohort:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bids_gevnet.learn.mixup import Mixture, plan_epoch, split_batches
@@ -15,6 +15,7 @@ from bids_gevnet.learn.scans import ScanReader, read_ahead
 LABELS = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(LABELS, st.integers(1, 40), st.integers(0, 1000), st.integers(0, 50))
 def test_plan_has_so_many_of_each_class_from_that_class(
     labels: list[int], per_class: int, seed: int, epoch: int
@@ -41,6 +42,7 @@ def test_mixtures_change_from_epoch_to_epoch() -> None:
     assert set(first) != set(second)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500), st.integers(1, 40))
 def test_batches_cover_the_epoch_evenly(n: int, size: int) -> None:
     batches = split_batches(n, size)

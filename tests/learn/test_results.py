@@ -2,20 +2,22 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bids_gevnet.learn.calibration import fit_temperature, softmax
+from bids_gevnet.learn.calibration import fit_temperature
 from bids_gevnet.learn.results import calibrate, metrics
 
 
+@settings(deadline=None, max_examples=10)
 @given(st.floats(0.2, 5), st.integers(0, 100))
 def test_temperature_is_recovered(temperature: float, seed: int) -> None:
     """Labels drawn from softmax(z) and scores scaled by T: the fit finds T."""
     rng = np.random.default_rng(seed)
-    scores = rng.normal(0, 2, (4000, 3))
-    labels = np.array([rng.choice(3, p=p) for p in softmax(scores)])
-    assert fit_temperature(scores * temperature, labels) == pytest.approx(temperature, rel=0.15)
+    scores = rng.normal(0, 2, (2000, 3))
+    # The largest of scores plus Gumbel noise is a draw from their softmax.
+    labels = (scores + rng.gumbel(size=scores.shape)).argmax(axis=1)
+    assert fit_temperature(scores * temperature, labels) == pytest.approx(temperature, rel=0.2)
 
 
 def test_few_people_leave_the_temperature() -> None:

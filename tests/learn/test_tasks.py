@@ -2,17 +2,19 @@
 
 import re
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bids_gevnet.learn.tasks import Task, make_tasks, slug
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1))
 def test_slug_is_a_safe_folder_name(text: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9]+(-[0-9a-f]{4})?", slug(text))
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=8), st.text(min_size=1, max_size=8))
 def test_labels_that_look_alike_get_different_folders(first: str, second: str) -> None:
     if first != second and re.sub(r"\W", "", first) == re.sub(r"\W", "", second):

@@ -74,6 +74,13 @@ def edit_facts(derivatives: Path, **changes: object) -> None:
     path.write_text(json.dumps(facts | changes))
 
 
+def drop_images(derivatives: Path) -> None:
+    """Make a report quick; templates and findings see every oddity all the same."""
+    for image in derivatives.rglob("*.nii.gz"):
+        if "desc-preproc_dwi" not in image.name or "space-" in image.name:
+            image.unlink()
+
+
 @pytest.fixture(scope="module")
 def page(pristine, tmp_path_factory) -> Page:
     out = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("page") / "out"))
@@ -217,13 +224,38 @@ PARTS = ("acquisition", "tools", "conform", "correction", "join", "mask", "regis
     ],
 )
 def test_any_fact_may_be_missing_or_odd(derivatives, parts, value):
-    # Without images this is quick, and templates and findings see every oddity all the same.
-    for image in derivatives.rglob("*.nii.gz"):
-        if "desc-preproc_dwi" not in image.name or "space-" in image.name:
-            image.unlink()
+    drop_images(derivatives)
     edit_facts(derivatives, **dict.fromkeys(parts, value))
     page = Page(build_subject_report(derivatives, "01"))
     assert {f"s1-{name}" for name in SECTIONS} <= set(page.ids)
+
+
+def with_every_leaf(node: object, value: object) -> object:
+    if isinstance(node, dict):
+        return {key: with_every_leaf(item, value) for key, item in node.items()}
+    if isinstance(node, list) and any(isinstance(item, dict) for item in node):
+        return [with_every_leaf(item, value) for item in node]
+    return value
+
+
+@pytest.mark.parametrize("value", [None, "text", -1, 1e400, True, ["a", None], {"a": {"b": 1}}])
+def test_any_value_may_be_of_any_kind(derivatives, value):
+    (path,) = derivatives.rglob("*_desc-report_facts.json")
+    facts = with_every_leaf(json.loads(path.read_text()), value)
+    if value != -1:  # one of them with pictures will do
+        drop_images(derivatives)
+    path.write_text(json.dumps(facts))
+    page = Page(build_subject_report(derivatives, "01"))
+    assert {f"s1-{name}" for name in SECTIONS} <= set(page.ids)
+
+
+def test_a_table_of_another_length_is_not_shown_beside_the_image(derivatives):
+    for path in derivatives.glob("sub-01/dwi/*.bval"):
+        path.write_text(path.read_text().strip() + " 1000\n")
+    page = Page(build_subject_report(derivatives, "01"))
+    # The table of the dataset is still there, from the facts.
+    assert "As in the dataset" in page.text
+    assert "After motion correction" not in page.text
 
 
 @pytest.mark.parametrize(

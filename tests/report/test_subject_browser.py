@@ -90,7 +90,10 @@ def test_readers_who_want_less_motion_swap_by_hand(browser, report):
 
 def test_scenes_turn_by_keyboard_and_come_back(browser, report):
     browser.open(report)
-    where = "[...document.querySelectorAll('[data-scene] circle')].map(c => c.getAttribute('cx'))"
+    where = (
+        "[...document.querySelectorAll('[data-scene] .marks circle')]"
+        ".map(c => c.getAttribute('cx'))"
+    )
     # Marks are put in order of depth, so positions are compared as a set.
     before = sorted(browser.evaluate(where))
     browser.evaluate("document.querySelector('[data-scene]').focus()")
