@@ -165,7 +165,8 @@ def main() -> None:
                 seconds, work, memory = measure(Path(folder), job, processes)
                 first = first or (seconds, work)
                 lines.append(
-                    f"| {participants} | {processes} | {seconds:.1f} | {first[0] / seconds:.2f} x faster "
+                    f"| {participants} | {processes} | {seconds:.1f} "
+                    f"| {first[0] / seconds:.2f} x faster "
                     f"| {work:.1f} | {first[1] / work:.2f} x less | {memory:.0f} |"
                 )
                 print(lines[-1], flush=True)

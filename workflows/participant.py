@@ -13,7 +13,7 @@ from bids_gevnet.dwi.phase_encoding import phase_encoding, readout_time
 from bids_gevnet.interfaces.report import BuildSubjectReport
 from bids_gevnet.interfaces.template import TemplateGrid
 from bids_gevnet.settings import PreprocessingSettings
-from bids_gevnet.workflows.scan import init_scan_wf
+from bids_gevnet.workflows.scan import PredictionPlan, init_scan_wf
 from bids_gevnet.workflows.tools import Tools
 
 _SCANNER = ("Manufacturer", "ManufacturersModelName", "MagneticFieldStrength")
@@ -33,8 +33,23 @@ def init_participants_wf(
     settings: PreprocessingSettings,
     tools: Tools,
     threads: int,
+    predictions: Mapping[str, PredictionPlan] | None = None,
 ) -> pe.Workflow:
-    """Build the workflow of the participant level."""
+    """Build the workflow of the participant level.
+
+    Parameters
+    ----------
+    participants : sequence of Participant
+    output_dir, work_dir : Path
+    grid : TemplateGrid
+        Template and output grid.
+    settings : PreprocessingSettings
+    tools : Tools
+    threads : int
+        Threads a node may take.
+    predictions : mapping, optional
+        Name of a scan to the model it is to be predicted with.
+    """
     workflow = pe.Workflow(name="participant", base_dir=str(work_dir))
     for participant in participants:
         workflow.add_nodes([
@@ -45,6 +60,7 @@ def init_participants_wf(
                 settings=settings,
                 tools=tools,
                 threads=threads,
+                predictions=predictions or {},
             )
         ])  # fmt: skip
     return workflow
@@ -58,6 +74,7 @@ def init_participant_wf(
     settings: PreprocessingSettings,
     tools: Tools,
     threads: int,
+    predictions: Mapping[str, PredictionPlan],
 ) -> pe.Workflow:
     """Build the workflow of one participant: its scans, then one report for all of them."""
     workflow = pe.Workflow(name=participant_node_name(participant.label))
@@ -79,6 +96,7 @@ def init_participant_wf(
             tools=tools,
             threads=threads,
             early_facts=early_facts(scan, settings, tools),
+            prediction=predictions.get(scan.name),
         )
         workflow.connect(scan_wf, "outputnode.facts", gather, f"in{number}")
     workflow.connect(gather, "out", report, "facts")

@@ -1,6 +1,7 @@
 """One scan from its runs to derivatives: the stages in a row."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bids_gevnet.interfaces.derivatives import WriteDerivatives
 from bids_gevnet.interfaces.fsl import Bet
 from bids_gevnet.interfaces.masking import MaskBrain
 from bids_gevnet.interfaces.motion import JoinRuns, ResampleToTemplate
+from bids_gevnet.interfaces.prediction import Predict
 from bids_gevnet.interfaces.quality import MeasureQuality
 from bids_gevnet.interfaces.sphere import SampleSphere
 from bids_gevnet.interfaces.template import RegisterToTemplate, TemplateGrid
@@ -32,12 +34,22 @@ STAGES: Mapping[str, str] = {
     "standard": "one interpolation to the template",
     "sphere": "spherical sampling",
     "quality": "quality measures",
+    "predict": "prediction",
     "derivatives": "derivatives",
     "report": "report",
 }
 """Names of nodes, as a person would call them."""
 
 _BYTES_PER_GB = 1024**3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionPlan:
+    """A trained model, and what it must know of a scan beside the scan itself."""
+
+    model: Path
+    site: str
+    dataset: str
 
 
 def init_scan_wf(
@@ -50,6 +62,7 @@ def init_scan_wf(
     tools: Tools,
     threads: int,
     early_facts: Mapping[str, Any],
+    prediction: PredictionPlan | None = None,
 ) -> pe.Workflow:
     """Build the workflow of one scan.
 
@@ -67,6 +80,8 @@ def init_scan_wf(
         Threads a node may take.
     early_facts : mapping
         What is known before anything runs: acquisition, fallbacks, settings.
+    prediction : PredictionPlan, optional
+        The model to predict with.
 
     Outputs
     -------
@@ -103,7 +118,33 @@ def init_scan_wf(
     nodes["derivatives"].inputs.facts = dict(early_facts)
     workflow.connect(corrections[0], "outputnode.old_to_new", nodes["register"], "old_to_new")
     _connect_stages(workflow, merge, nodes, outputnode)
+    if prediction is not None:
+        _connect_prediction(workflow, nodes, scan, prediction)
     return workflow
+
+
+def _connect_prediction(
+    workflow: pe.Workflow, nodes: Mapping[str, pe.Node], scan: Scan, plan: PredictionPlan
+) -> None:
+    predict = pe.Node(
+        Predict(
+            model=str(plan.model),
+            participant=scan.entities["sub"],
+            site=plan.site,
+            dataset=plan.dataset,
+        ),
+        name="predict",
+        mem_gb=4.0,
+    )
+    workflow.connect([
+        (nodes["sphere"], predict, [("samples", "samples")]),
+        (nodes["standard"], predict, [("mask", "mask")]),
+        (nodes["join"], predict, [("confounds", "confounds")]),
+        (predict, nodes["derivatives"], [
+            ("table", "prediction"),
+            ("facts", "prediction_facts"),
+        ]),
+    ])  # fmt: skip
 
 
 def _size_gb(run: DiffusionRun) -> float:

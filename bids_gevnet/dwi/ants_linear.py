@@ -5,8 +5,8 @@ map from fixed to moving points, :math:`x_m = C(x_f - c) + c + t`; this module r
 in RAS, ``moving_to_fixed``: where a point of the moving image lies in the fixed one.
 
 The result is the same on every run: the seed is fixed, and with one thread sums are taken in one
-order. A start other than the identity is written into the header of the moving image, so nothing
-but the answer passes through a (temporary) file.
+order. A rigid start is written into the header of the moving image; one with shear and the answer
+pass through a temporary folder that is gone afterwards.
 """
 
 from __future__ import annotations

@@ -214,6 +214,30 @@ def _link_groups(
         transforms[group] = link @ transforms[group]
 
 
+def align_means(
+    moving: NDArray[np.float32], fixed: NDArray[np.float32], affine: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Find the rigid transform between the mean volumes of two runs on one grid.
+
+    Parameters
+    ----------
+    moving, fixed : (X, Y, Z) array
+    affine : (4, 4) array
+        Of both.
+
+    Returns
+    -------
+    moving_to_fixed : (4, 4) array
+        World RAS, mm; the identity where the volumes are too small to tell.
+    """
+    if min(moving.shape) < _FEWEST_VOXELS:
+        return np.eye(4)
+    voxel_mm = max(SECOND_PASS_MM, float(voxel_sizes(affine).max()))
+    target, coarse_affine = coarsen(fixed, affine, voxel_mm)
+    volume, _ = coarsen(moving, affine, voxel_mm)
+    return _register_one((target, volume, coarse_affine, np.eye(4), LINK))
+
+
 def rigid_parameters(transforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return translations in mm and rotations about x, y and z in radians.
 

@@ -68,6 +68,8 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     registration_facts = File(exists=True, desc="of the registration")
     sphere_facts = File(exists=True, desc="of the sampling")
     quality_facts = File(exists=True, desc="of the quality measures")
+    prediction = File(exists=True, desc="table of a prediction, if a model was given")
+    prediction_facts = File(exists=True, desc="of the prediction")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="files at a time")
 
 
@@ -92,6 +94,12 @@ class WriteDerivatives(SimpleInterface):
         )
         facts = self._gather_facts()
         tasks = [*self._native_tasks(names), *self._standard_tasks(names, facts)]
+        table = names.native("model-gevnet_prediction.tsv")
+        if isdefined(self.inputs.prediction):
+            text = Path(self.inputs.prediction).read_text(encoding="utf-8")
+            tasks.append(lambda: write_text(table, text))
+        else:
+            table.unlink(missing_ok=True)  # of an earlier run with a model
         with ThreadPoolExecutor(self.inputs.num_threads) as pool:
             # Compression takes most of the time, and zlib lets other threads run meanwhile.
             for done in [pool.submit(task) for task in tasks]:
@@ -107,7 +115,7 @@ class WriteDerivatives(SimpleInterface):
         for name in ("conform", "correction"):
             paths = getattr(self.inputs, f"{name}_facts")
             facts[name] = [read_facts(path) for path in paths] if isdefined(paths) else []
-        for name in ("join", "mask", "registration", "sphere", "quality"):
+        for name in ("join", "mask", "registration", "sphere", "quality", "prediction"):
             path = getattr(self.inputs, f"{name}_facts")
             facts[name] = read_facts(path) if isdefined(path) else {}
         return facts

@@ -17,9 +17,12 @@ from nipype.interfaces.base import (
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.interpolation import resample_series
-from bids_gevnet.dwi.mask import brain_mask
-from bids_gevnet.dwi.motion import displacement_mm, estimate_motion, rigid_parameters
-from bids_gevnet.dwi.registration import Volume, register_rigid
+from bids_gevnet.dwi.motion import (
+    align_means,
+    displacement_mm,
+    estimate_motion,
+    rigid_parameters,
+)
 from bids_gevnet.dwi.shells import find_shells, mean_volume
 from bids_gevnet.interfaces.confounds import read_confounds, write_confounds
 from bids_gevnet.interfaces.series import (
@@ -127,7 +130,7 @@ class JoinRuns(SimpleInterface):
         references = [mean_volume(n, b0) for n, b0 in zip(natives, b0s, strict=True)]
         apart = [0.0]
         for i in range(1, len(runs)):
-            link = _link(references[i], references[0], runs[0].affine)
+            link = align_means(references[i], references[0], runs[0].affine)
             per_run[i] = link @ per_run[i]
             natives[i] = self._resample(runs[i], per_run[i], runs[0])
             apart.append(round(float(displacement_mm(link[None])[0]), 3))
@@ -193,16 +196,6 @@ class JoinRuns(SimpleInterface):
         self._results["confounds"] = str(
             write_confounds(folder / "confounds.tsv", parameters, outliers)
         )
-
-
-def _link(
-    moving: npt.NDArray[np.float32],
-    fixed: npt.NDArray[np.float32],
-    affine: npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """Rigid transform between the mean b0s of two runs on one grid."""
-    volumes = [Volume(b0, affine, brain_mask(b0, affine)) for b0 in (moving, fixed)]
-    return register_rigid(volumes[0], volumes[1], [np.eye(4)]).moving_to_fixed
 
 
 class ResampleToTemplateInputSpec(BaseInterfaceInputSpec):

@@ -183,10 +183,14 @@ class RegisterToTemplate(SimpleInterface):
         by_headers = np.linalg.inv(np.array(self.inputs.old_to_new))
         to_t1w = register_rigid(scan, head, [by_headers]).moving_to_fixed
         x, y, z = data.shape
-        brain = resample_volume(scan.mask, scan.affine, to_t1w, (x, y, z), affine, order=1) > 0.5
+        # The brain is known from the scan, and only where the scan reaches.
+        brain, seen = (
+            resample_volume(region, scan.affine, to_t1w, (x, y, z), affine, order=1) > 0.5
+            for region in (scan.mask, np.ones_like(scan.mask))
+        )
         if not brain.any():
             return None
-        t1w_to_template = register_to_template(Volume(head.data, affine, brain), template)
+        t1w_to_template = register_to_template(Volume(head.data, affine, brain, seen), template)
         return assess(t1w_to_template.moving_to_fixed @ to_t1w, scan, template)
 
 

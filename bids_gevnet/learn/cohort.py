@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet.bids.participants import read_participants, target_column
+from bids_gevnet.bids.participants import target_column
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.scan_facts import SAMPLES_ENDING, ScanFacts, ScanRow, scan_name
-from bids_gevnet.learn.tables import check_table_size, name_people, tsv_cell
+from bids_gevnet.learn.scan_facts import (
+    SAMPLES_ENDING,
+    ScanFacts,
+    ScanRow,
+    read_people,
+    scan_name,
+)
+from bids_gevnet.learn.tables import name_people, tsv_cell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,7 +101,7 @@ def read_cohort(
     participants : sequence of str
         Only these, if any are given.
     """
-    table = _read_table(bids_dir)
+    table = read_people(bids_dir)
     column = target_column(list(table.columns), target)
     if site is not None and site not in table.columns:
         raise InputError(
@@ -148,20 +154,6 @@ def write_cohort(path: Path, cohort: Cohort, folds: Mapping[str, Mapping[str, in
         cells += [folds[task].get(row.participant) for task in folds]
         lines.append([tsv_cell(cell) for cell in cells])
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))
-
-
-def _read_table(bids_dir: Path) -> pd.DataFrame:
-    check_table_size(bids_dir / "participants.tsv")
-    table = read_participants(bids_dir)
-    names = table["participant_id"].astype(str).str.removeprefix("sub-")
-    twice = sorted(names[names.duplicated()])
-    if twice:
-        raise InputError(
-            expected="one row per participant in participants.tsv",
-            found=f"several for {name_people(twice)}",
-            remedy="put what differs between sessions into sub-X/sub-X_sessions.tsv",
-        )
-    return table.set_index(names)
 
 
 def _people(table: pd.DataFrame, wanted: Sequence[str]) -> set[str]:

@@ -9,7 +9,6 @@ of jobs); `collect_group` turns what they left into tables and calibrated final 
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from bids_gevnet.learn.launch import train
 from bids_gevnet.learn.model_files import NETWORKS, build_network, read_card, write_card
 from bids_gevnet.learn.progress import log, track
 from bids_gevnet.learn.results import TaskResult, calibrate, write_metrics, write_predictions
+from bids_gevnet.learn.scan_facts import dataset_name
 from bids_gevnet.learn.store import StoredScan, store_scan
 from bids_gevnet.learn.tasks import Task, make_tasks
 from bids_gevnet.learn.training import read_held_out
@@ -152,7 +152,7 @@ def prepare_group(
     stored = _fill_store(cohort, work / "store")
     tasks = make_tasks(cohort.labels, pairs=len(cohort.labels) <= _PAIRED_CLASSES)
     chosen = _options(settings, execution, options)
-    factory = _JobFactory(cohort, stored, output_dir, work, _dataset_name(bids_dir))
+    factory = _JobFactory(cohort, stored, output_dir, work, dataset_name(bids_dir))
     folds: dict[str, NDArray[np.intp]] = {}
     jobs: list[TrainJob] = []
     for task in tasks:
@@ -243,14 +243,6 @@ def _options(
         precision=settings.precision,
         harmonise=settings.harmonisation == "rish",
     )
-
-
-def _dataset_name(bids_dir: Path) -> str:
-    try:
-        content = json.loads((bids_dir / "dataset_description.json").read_text(encoding="utf-8"))
-        return str(content["Name"])[:1000]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
 
 
 def _task_folds(cohort: Cohort, task: Task, folds: int, seed: int) -> NDArray[np.intp]:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import InputError, ParticipantError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.learn.calibration import softmax
 from bids_gevnet.learn.model_files import load_model
+from bids_gevnet.learn.scan_facts import dataset_name, mean_motion, scan_name, scan_site
 from bids_gevnet.learn.scans import to_volume
 from bids_gevnet.learn.store import fingerprint, mean_log_rish, to_half
 from bids_gevnet.learn.tables import tsv_cell
@@ -101,6 +103,40 @@ def predict(
         task=card.task,
         network=card.network,
         warnings=out_of_range(card, site=site, motion=motion, values=values),
+    )
+
+
+def predict_scan(
+    model_dir: Path, image: Path, mask: Path, *, bids_dir: Path, site_column: str | None = None
+) -> Prediction:
+    """Predict the class of a scan from what the participant level wrote.
+
+    Parameters
+    ----------
+    model_dir : Path
+    image : Path
+        S_..._desc-healpix_dwi.nii.gz; the table of confounds is looked for beside it.
+    mask : Path
+        S_..._desc-brain_mask.nii.gz.
+    bids_dir : Path
+        The raw dataset, for the site.
+    site_column : str, optional
+        Column of participants.tsv with the site.
+    """
+    import nibabel as nib
+
+    entities, _ = split_name(image)
+    loaded = nib.load(image)
+    confounds = image.with_name(f"{scan_name(image)}_desc-confounds_timeseries.tsv")
+    return predict(
+        model_dir,
+        loaded.get_fdata(dtype=np.float32),
+        np.asarray(nib.load(mask).dataobj) > 0,
+        affine=loaded.affine,
+        site=scan_site(bids_dir, entities, site_column),
+        participant=entities["sub"],
+        dataset=dataset_name(bids_dir),
+        motion=mean_motion(confounds),
     )
 
 

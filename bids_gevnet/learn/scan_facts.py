@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from bids_gevnet.bids.participants import read_participants
 from bids_gevnet.bids.sidecars import read_metadata, split_name
-from bids_gevnet.errors import BidsGevnetError
-from bids_gevnet.learn.tables import read_sessions
+from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.learn.tables import check_table_size, name_people, read_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,7 +98,7 @@ class ScanFacts:
             session=session,
             scan=scan,
             label=label,
-            site=self._site(subject, session, entities),
+            site=self.site_of(entities),
             age=age,
             sex=sex,
             motion=mean_motion(image.with_name(f"{scan}_desc-confounds_timeseries.tsv")),
@@ -114,12 +116,14 @@ class ScanFacts:
         own = self._sessions.get(subject, {}).get(session or "", {}).get(column)
         if own is not None:
             return own
-        if column not in self.table.columns:
+        if column not in self.table.columns or subject not in self.table.index:
             return None
         cell: object = self.table.at[subject, column]
         return cell.strip() or None if isinstance(cell, str) else None
 
-    def _site(self, subject: str, session: str | None, entities: Mapping[str, str]) -> str:
+    def site_of(self, entities: Mapping[str, str]) -> str:
+        """Site of a scan: from the tables, else the scanner of the sidecars."""
+        subject, session = entities["sub"], entities.get("ses")
         named = self._value(subject, session, self.site) if self.site is not None else None
         return named or scanner_name(self.bids_dir, entities)
 
@@ -127,6 +131,47 @@ class ScanFacts:
 def scan_name(image: Path) -> str:
     """Name of the scan that a derivative belongs to: all before its space."""
     return image.name.split("_space-", 1)[0]
+
+
+def dataset_name(bids_dir: Path) -> str:
+    """Name in dataset_description.json, or nothing."""
+    try:
+        content = json.loads((bids_dir / "dataset_description.json").read_text(encoding="utf-8"))
+        return str(content["Name"])[:1000]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def scan_site(bids_dir: Path, entities: Mapping[str, str], column: str | None = None) -> str:
+    """Site of one scan, found as for a cohort; a missing table leaves the scanner's name.
+
+    Parameters
+    ----------
+    bids_dir : Path
+        The raw dataset.
+    entities : mapping
+        The scan's: sub, ses, acq, dir, run, as far as it has them.
+    column : str, optional
+        Of participants.tsv; `site` by default.
+    """
+    if not (bids_dir / "participants.tsv").is_file():
+        return scanner_name(bids_dir, entities)
+    return ScanFacts(read_people(bids_dir), bids_dir, column, ()).site_of(entities)
+
+
+def read_people(bids_dir: Path) -> pd.DataFrame:
+    """Read participants.tsv, indexed by label; refuse absurd sizes and repeated people."""
+    check_table_size(bids_dir / "participants.tsv")
+    table = read_participants(bids_dir)
+    names = table["participant_id"].astype(str).str.removeprefix("sub-")
+    twice = sorted(names[names.duplicated()])
+    if twice:
+        raise InputError(
+            expected="one row per participant in participants.tsv",
+            found=f"several for {name_people(twice)}",
+            remedy="put what differs between sessions into sub-X/sub-X_sessions.tsv",
+        )
+    return table.set_index(names)
 
 
 def scanner_name(bids_dir: Path, entities: Mapping[str, str]) -> str:

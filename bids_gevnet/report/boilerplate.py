@@ -226,9 +226,12 @@ def _sphere(scans: Sequence[Facts]) -> Iterable[str]:
         f"HEALPix grid{grid} [@healpix,healpy] by spherical radial basis function "
         f"interpolation{_kernel(found)}, with every measurement at both g and -g."
     )
+    # A coarse grid allows fewer harmonics: (l + 1)(l + 2) / 2 up to degree l on 6 nside² points.
+    points = 6 * min(sizes, default=4) ** 2
+    highest = max(l for l in (0, 2, 4, 6) if (l + 1) * (l + 2) / 2 <= points)  # noqa: E741
     yield (
-        "The energy of the spherical-harmonic degrees 0 to 6 of the result was mapped (rotation "
-        "invariant spherical harmonics, RISH [@rish])."
+        f"The energy of the even spherical-harmonic degrees up to {highest} of the result was "
+        "mapped (rotation invariant spherical harmonics, RISH [@rish])."
     )
 
 

@@ -139,7 +139,7 @@ def _quality(scan: ScanEvidence) -> Iterator[Finding]:
     facts = scan.part("quality")
     coherence = facts.get("coherence")
     if isinstance(coherence, Mapping) and coherence.get("identity_is_best") is False:
-        yield Finding("error", f"Gradients: {_sentence(coherence)}.", "gradients")
+        yield Finding("warning", f"Gradients: {_sentence(coherence)}.", "gradients")
     for text in facts.get("warnings", []):
         yield Finding("warning", text, "quality")
 

@@ -144,7 +144,7 @@ def _check_directions(directions: NDArray[np.floating[Any]]) -> NDArray[np.float
             found=f"{bad} of {len(table)} that are zero or not finite",
             remedy="leave the b0 volumes out and repair the bvec file",
         )
-    table = table / norms[:, None]
+    table = np.asarray(table / norms[:, None], dtype=np.float64)
     axes = np.linalg.svd(table, compute_uv=False)
     if len(table) < MIN_DIRECTIONS or axes[2] < 1e-3 * axes[0]:
         raise ParticipantError(
@@ -152,7 +152,7 @@ def _check_directions(directions: NDArray[np.floating[Any]]) -> NDArray[np.float
             found=f"{len(table)} directions, smallest extent {axes[-1] / axes[0]:.2g}",
             remedy="choose another shell with --shell, or leave this scan out",
         )
-    return table
+    return np.asarray(table)
 
 
 def resampling_matrix(

@@ -32,7 +32,8 @@ def test_a_blob_goes_where_the_transform_says(seed):
     centre = np.array([3.0, -4, 5])
     found = resample_volume(blob(GRID, SHAPE, centre), GRID, move, SHAPE, GRID)
     expected = blob(GRID, SHAPE, move[:3, :3] @ centre + move[:3, 3])
-    np.testing.assert_allclose(found, expected, atol=0.01)
+    inner = (slice(5, -5),) * 3  # at the rim the target looks beyond the volume, where it is 0
+    np.testing.assert_allclose(found[inner], expected[inner], atol=0.01)
 
 
 def test_identity_changes_nothing():

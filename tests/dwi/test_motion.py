@@ -44,6 +44,7 @@ def test_transforms_are_rigid(estimated):
     np.testing.assert_allclose(gram, np.broadcast_to(np.eye(3), gram.shape), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_same_bytes_again_and_with_two_processes(scan, conformed):
     part = [0, 1, 2]
     shells = find_shells(scan.bvals[part])

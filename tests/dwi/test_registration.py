@@ -66,6 +66,7 @@ class TestTemplate:
         assert wrong.information < found.information
         assert "POOR" in str(wrong)
 
+    @pytest.mark.slow
     def test_a_cut_brain_is_not_stretched(self, b0, template, true_to_mni, brain_points):
         cut = b0.data.shape[2] // 4
         affine = b0.affine.copy()

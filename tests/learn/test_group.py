@@ -8,11 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.learn.calibration import softmax
 from bids_gevnet.learn.group import GroupResult, prepare_group, run_group
 from bids_gevnet.learn.jobs import TrainOptions
 from bids_gevnet.learn.model_files import load_model
+from bids_gevnet.learn.prediction import predict_scan
 from bids_gevnet.learn.results import metrics
+from bids_gevnet.learn.training import read_held_out
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 QUICK = {"folds": 2, "epochs": 1, "samples_per_class": 4, "network": "ckn2", "devices": "cpu:1"}
@@ -91,6 +94,20 @@ def test_final_models_are_calibrated_and_know_everybody(done: tuple[Any, GroupRe
         _, card, _ = load_model(folder)
         assert card.temperature == pytest.approx(own.temperature)
         assert set(card.participants) == {row.participant for row in own.rows}
+
+
+def test_new_scan_is_predicted_from_its_files(done: tuple[Any, GroupResult]) -> None:
+    """The files of a fold's test person give the probabilities of that fold's scores."""
+    study, result = done
+    row = result.results[0].rows[0]
+    fold = int(result.results[0].folds[0])
+    folder = study.output_dir / "models" / result.results[0].task / f"fold-{fold}"
+    prediction = predict_scan(folder, row.image, row.mask, bids_dir=study.bids_dir)
+    chances = softmax(np.array(read_held_out(folder)[row.scan]))
+    np.testing.assert_allclose(list(prediction.probabilities.values()), chances, atol=1e-4)
+    assert not any("site" in text for text in prediction.warnings)
+    with pytest.raises(ParticipantError, match="in its training data"):
+        predict_scan(result.models[0], row.image, row.mask, bids_dir=study.bids_dir)
 
 
 def test_cohort_table_has_the_folds(done: tuple[Any, GroupResult]) -> None:

@@ -89,3 +89,9 @@ def test_fallbacks_are_part_of_the_methods():
     text = methods_text(ANTS | {"acquisition": [run]})
     assert "dummy value" in text
     assert "was assumed" in text
+
+
+@pytest.mark.parametrize(("nside", "highest"), [(1, 2), (2, 4), (4, 6), (8, 6)])
+def test_only_the_degrees_that_the_grid_allows_are_named(nside, highest):
+    text = methods_text(ANTS | {"sphere": {"nside": nside}})
+    assert f"degrees up to {highest} of" in text

@@ -313,13 +313,13 @@ def test_a_crash_that_a_later_run_made_up_for_is_not_told(derivatives):
     assert read_crashes(derivatives, "01") == []
 
 
-def test_a_wrong_gradient_table_is_an_error_on_top(derivatives):
+def test_a_wrong_gradient_table_is_a_warning_on_top(derivatives):
     (path,) = derivatives.rglob("*_desc-report_facts.json")
     facts = json.loads(path.read_text())
     facts["quality"]["coherence"] = {"text": "flip x", "identity_is_best": False}
     path.write_text(json.dumps(facts))
     page = Page(build_subject_report(derivatives, "01"))
-    assert "✕ Error Gradients: flip x." in page.text
+    assert "▲ Warning Gradients: flip x." in page.text
 
 
 def test_sessions_of_one_participant_stand_in_one_report(derivatives, phantom_scan):

@@ -144,9 +144,9 @@ class TestMatrix:
         directions[directions[:, 2] < 0] *= -1
         axis = np.array([0.0, 0.6, 0.8])
         truth = fibre_signal(healpix_points(4), axis)
-        half = RBFInterpolator(
-            directions, fibre_signal(directions, axis), smoothing=0.1
-        )(healpix_points(4))
+        half = RBFInterpolator(directions, fibre_signal(directions, axis), smoothing=0.1)(
+            healpix_points(4)
+        )
         both = expand(
             resampling_matrix(directions, distinct_directions(4)) @ fibre_signal(directions, axis),
             4,
