@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from bids_gevnet.dwi.interpolation import resample_volume
 from bids_gevnet.dwi.motion import (
+    align_means,
     displacement_mm,
     estimate_motion,
     framewise_displacement,
@@ -98,3 +100,21 @@ class TestNumbers:
         moved = points @ matrix[:3, :3].T + matrix[:3, 3]
         expected = np.sqrt(np.mean(np.sum((moved - points) ** 2, axis=1)))
         np.testing.assert_allclose(displacement_mm(matrix[None]), expected, rtol=0.01)
+
+
+def test_means_of_two_runs_are_brought_together(conformed, brain_points):
+    apart = np.eye(4)
+    apart[:3, :3] = Rotation.from_euler("xyz", [2, -1, 3], degrees=True).as_matrix()
+    apart[:3, 3] = [2.0, -3.0, 1.5]
+    fixed = conformed.data[..., 0].astype(np.float32)
+    moving = resample_volume(
+        fixed, conformed.affine, np.linalg.inv(apart), fixed.shape, conformed.affine
+    )
+    found = align_means(moving, fixed, conformed.affine)
+    before = error_mm(np.eye(4), apart, brain_points)
+    assert error_mm(found, apart, brain_points) < 0.15 * before
+
+
+def test_runs_too_small_to_tell_stay_where_they_are():
+    volume = np.ones((4, 4, 2), np.float32)
+    np.testing.assert_array_equal(align_means(volume, volume, np.eye(4)), np.eye(4))
