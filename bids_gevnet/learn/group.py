@@ -22,12 +22,12 @@ from bids_gevnet.learn.folds import make_folds
 from bids_gevnet.learn.jobs import JobScan, TrainJob, TrainOptions, write_jobs
 from bids_gevnet.learn.launch import train
 from bids_gevnet.learn.model_files import NETWORKS, build_network, read_card, write_card
+from bids_gevnet.learn.outcome import read_held_out
 from bids_gevnet.learn.progress import log, track
 from bids_gevnet.learn.results import TaskResult, calibrate, write_metrics, write_predictions
 from bids_gevnet.learn.scan_facts import dataset_name
 from bids_gevnet.learn.store import StoredScan, store_scan
 from bids_gevnet.learn.tasks import Task, make_tasks
-from bids_gevnet.learn.training import read_held_out
 from bids_gevnet.settings import available_cpus
 
 if TYPE_CHECKING:

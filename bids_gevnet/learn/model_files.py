@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bids_gevnet.harmonisation.gains import RishGains
+    from bids_gevnet.nn.compound import CompoundNetwork
 
 _FORMAT = "bids_gevnet model 1"
 _MAX_CARD = 64 * 1024**2
@@ -159,12 +160,12 @@ def read_card(folder: Path) -> ModelCard:
         ) from None
 
 
-def load_model(folder: Path) -> tuple[nn.Module, ModelCard, RishGains | None]:
+def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | None]:
     """Read a model folder; anything that does not fit is refused, and nothing in it is run.
 
     Returns
     -------
-    network : nn.Module
+    network : CompoundNetwork
         In evaluation mode.
     card : ModelCard
     gains : RishGains or None
@@ -196,9 +197,10 @@ def load_model(folder: Path) -> tuple[nn.Module, ModelCard, RishGains | None]:
     return network, card, gains
 
 
-def build_network(name: str, classes: int, nside: int) -> nn.Module:
+def build_network(name: str, classes: int, nside: int) -> CompoundNetwork:
     """Build a network that classifies scans by its name in the zoo."""
     from bids_gevnet.nn import zoo
+    from bids_gevnet.nn.compound import CompoundNetwork
 
     if name not in NETWORKS:
         raise InputError(
@@ -206,7 +208,9 @@ def build_network(name: str, classes: int, nside: int) -> nn.Module:
             found=repr(name),
             remedy="correct --network",
         )
-    return zoo.build(name, classes=classes, nside=nside)
+    network = zoo.build(name, classes=classes, nside=nside)
+    assert isinstance(network, CompoundNetwork)
+    return network
 
 
 def environment() -> str:

@@ -14,12 +14,9 @@ Learning rate at step t of T: rate * final_rate^(t / T), the paper's exponential
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +26,15 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from bids_gevnet.bids.writing import replacing, write_json, write_text
-from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.checkpoints import Position, load_checkpoint, save_checkpoint
 from bids_gevnet.learn.distributed import TrainingInterrupted
 from bids_gevnet.learn.mixup import Mixture, plan_epoch, split_batches
-from bids_gevnet.learn.model_files import ModelCard, build_network, read_card, write_model
+from bids_gevnet.learn.model_files import build_network, write_model
+from bids_gevnet.learn.outcome import CURVE, curve_text, is_finished, make_card
 from bids_gevnet.learn.scans import ScanReader, read_ahead
 from bids_gevnet.learn.store import LogRishMaps, StoredScan, mean_log_rish
 from bids_gevnet.nn.ckn import keep_on_sphere
@@ -51,33 +49,16 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.distributed import Processes, StopRequest
     from bids_gevnet.learn.jobs import JobScan, TrainJob
     from bids_gevnet.learn.progress import TrainingProgress
+    from bids_gevnet.nn.compound import CompoundNetwork
 
+_KEPT_VOXELS = 8000  # about 60 kB each: what is kept need not be computed again, a fifth faster
 _STATISTICS_SCANS = 64  # enough for means over millions of voxels
-CURVE = (
-    "epoch",
-    "learning_rate",
-    "train_loss",
-    "train_accuracy",
-    "held_out_loss",
-    "held_out_accuracy",
-)
 
 
 class TrainingDiverged(BidsGevnetError):  # noqa: N818 - reads as the sentence it is
     """The loss is no number any more."""
 
     exit_code = 1
-
-
-def is_finished(job: TrainJob) -> bool:
-    """Whether the job's model is there, with the results of its held-out people."""
-    folder = Path(job.model_dir)
-    if not (folder / "held_out.json").is_file():
-        return False
-    try:
-        return read_card(folder).digest == job.digest
-    except InputError:
-        return False
 
 
 def train_job(
@@ -178,14 +159,18 @@ class Trainer:
     def _checkpoint(self) -> Path:
         return Path(self.job.work_dir) / "checkpoint.safetensors"
 
-    def _start_network(self) -> nn.Module:
+    def _start_network(self) -> CompoundNetwork:
         """Weights from the seed; the kernel network's filters from training patches."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
             network = build_network(self.options.network, len(self.job.labels), self.job.nside)
         if self.processes.first:  # others receive the weights of the first
-            initialise: Any = network.initialise_
-            initialise(self.reader.random_volumes(self.options.seed), seed=self.options.seed)
+            volumes = self.reader.random_volumes(self.options.seed)
+            network.initialise_(volumes, seed=self.options.seed)
+        share = -(-self.options.batch_size // self.processes.size)
+        coarse = share * math.prod(-(-n // network.stride) for n in self.job.shape)
+        if coarse <= _KEPT_VOXELS:
+            network.pieces = replace(network.pieces, keep_sphere=True)
         return network.to(self.processes.device)
 
     def resume(self) -> bool:
@@ -217,8 +202,7 @@ class Trainer:
         return [int(index) for index in order[:_STATISTICS_SCANS]]
 
     def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
-        network: Any = self.network
-        return self._each(scans, network.features)
+        return self._each(scans, self.network.features)
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
@@ -381,13 +365,15 @@ class Trainer:
         energies = self._training_energies()
         if self.processes.first:
             folder = Path(self.job.model_dir)
-            write_text(folder / "learning_curve.csv", _curve_text(self.position.curve))
+            write_text(folder / "learning_curve.csv", curve_text(self.position.curve))
             held_out = [
                 {"scan": scan.scan, "scores": values}
                 for scan, values in zip(self.job.testing, scores, strict=True)
             ]
             write_json(folder / "held_out.json", {"scans": held_out})
-            write_model(folder, self.network, self._card(energies), self.gains)
+            fingerprints = [stored.fingerprint for stored in self.reader.stored]
+            card = make_card(self.job, self.gains, fingerprints, energies)
+            write_model(folder, self.network, card, self.gains)
             self._checkpoint.unlink(missing_ok=True)
         self.processes.wait()
 
@@ -398,46 +384,3 @@ class Trainer:
             for index in self.processes.share(range(len(self.labels)))
         ]
         return np.array([values for _, values in sorted(self.processes.gather(own))])
-
-    def _card(self, energies: np.ndarray[Any, np.dtype[np.float64]]) -> ModelCard:
-        job = self.job
-        # Four standard deviations beyond the mean, and never inside what was seen.
-        spread = 4 * energies.std(axis=0)
-        low = np.minimum(energies.mean(axis=0) - spread, energies.min(axis=0))
-        high = np.maximum(energies.mean(axis=0) + spread, energies.max(axis=0))
-        motion = [scan.motion for scan in job.training if scan.motion is not None]
-        return ModelCard(
-            network=self.options.network,
-            labels=job.labels,
-            task=job.task,
-            fold=job.fold,
-            nside=job.nside,
-            shape=job.shape,
-            affine=job.affine,
-            temperature=1.0,
-            options=asdict(self.options),
-            participants=tuple(sorted({scan.participant for scan in job.training})),
-            fingerprints=tuple(sorted(stored.fingerprint for stored in self.reader.stored)),
-            dataset=job.dataset,
-            sites=tuple(sorted({scan.site for scan in job.training})),
-            max_motion=max(motion, default=None),
-            rish_low=tuple(low.tolist()),
-            rish_high=tuple(high.tolist()),
-            harmonised=self.gains is not None,
-            warnings=self.gains.warnings if self.gains is not None else (),
-            digest=job.digest,
-        )
-
-
-def _curve_text(rows: Sequence[dict[str, float | int | None]]) -> str:
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, CURVE, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return stream.getvalue()
-
-
-def read_held_out(folder: Path) -> dict[str, list[float]]:
-    """Scores of the people a model was not trained on, by scan."""
-    content = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
-    return {entry["scan"]: entry["scores"] for entry in content["scans"]}

@@ -24,8 +24,9 @@ from bids_gevnet.learn.distributed import (
 )
 from bids_gevnet.learn.jobs import TrainJob, write_jobs
 from bids_gevnet.learn.launch import train
+from bids_gevnet.learn.outcome import read_held_out
 from bids_gevnet.learn.progress import TrainingProgress
-from bids_gevnet.learn.training import read_held_out, train_job
+from bids_gevnet.learn.training import train_job
 
 
 def _work(rank: int, size: int, port: int, job: TrainJob) -> None:

@@ -13,9 +13,9 @@ from bids_gevnet.learn.calibration import softmax
 from bids_gevnet.learn.group import GroupResult, prepare_group, run_group
 from bids_gevnet.learn.jobs import TrainOptions
 from bids_gevnet.learn.model_files import load_model
+from bids_gevnet.learn.outcome import read_held_out
 from bids_gevnet.learn.prediction import predict_scan
 from bids_gevnet.learn.results import metrics
-from bids_gevnet.learn.training import read_held_out
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 QUICK = {"folds": 2, "epochs": 1, "samples_per_class": 4, "network": "ckn2", "devices": "cpu:1"}

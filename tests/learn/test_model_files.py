@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.jobs import TrainJob
 from bids_gevnet.learn.model_files import build_network, load_model, read_card
+from bids_gevnet.learn.outcome import read_held_out
 from bids_gevnet.learn.scans import ScanReader
-from bids_gevnet.learn.training import read_held_out
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from bids_gevnet.errors import InputError, ParticipantError
 from bids_gevnet.learn.calibration import softmax
 from bids_gevnet.learn.jobs import TrainJob
 from bids_gevnet.learn.model_files import read_card, write_card
+from bids_gevnet.learn.outcome import read_held_out
 from bids_gevnet.learn.prediction import Prediction, predict, write_prediction
 from bids_gevnet.learn.store import StoredScan
-from bids_gevnet.learn.training import read_held_out
 
 
 def full(scan: Any) -> tuple[np.ndarray, np.ndarray]:
