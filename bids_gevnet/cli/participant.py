@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.records import Participant
@@ -17,6 +17,9 @@ from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
 from bids_gevnet.settings import to_toml
+
+if TYPE_CHECKING:
+    from bids_gevnet.workflows.scan import PredictionPlan
 
 log = logging.getLogger("bids_gevnet")
 
@@ -124,6 +127,7 @@ def _build(
             settings=settings,
             tools=tools,
             threads=threads,
+            predictions=_predictions(request, participants),
         )
     except BidsGevnetError:
         raise
@@ -133,6 +137,33 @@ def _build(
             found=f"{type(error).__name__}: {error}",
             remedy="report this with the settings in OUTPUT_DIR/logs/settings.toml",
         ) from error
+
+
+def _predictions(
+    request: Request, participants: Sequence[Participant]
+) -> "dict[str, PredictionPlan]":
+    """Plan the prediction of every scan with the model of --model, if one is given."""
+    model = request.settings.learning.model
+    if model is None:
+        return {}
+    from bids_gevnet.bids.scans import find_scans
+    from bids_gevnet.learn.model_files import read_card
+    from bids_gevnet.learn.scan_facts import dataset_name, scan_site
+    from bids_gevnet.workflows.scan import PredictionPlan
+
+    read_card(model)  # what is wrong with the model is said now, not after an hour
+    column = request.settings.learning.site
+    return {
+        scan.name: PredictionPlan(
+            model=model.resolve(),
+            site=scan_site(request.bids_dir, scan.entities, column),
+            dataset=dataset_name(request.bids_dir),
+        )
+        for participant in participants
+        for scan in find_scans(
+            participant, b0_threshold=request.settings.preprocessing.b0_threshold
+        )
+    }
 
 
 def _summarise(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WHITE_MATTER_FA = 0.4
 _MOST_VOXELS = 20000
+_HIGHEST_SNR = 1000.0
+"""No diffusion scan comes near it: a higher number means that the noise was not seen."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,8 @@ def b0_snr(
             return None
         # Median of a Rayleigh distribution: sigma sqrt(2 log 2); ghosts hardly move it.
         noise = float(np.median(air)) / np.sqrt(2 * np.log(2))
-    return float(signal / noise) if noise > 0 else None
+    # Air that the scanner set to zero is not quite zero once it has been resampled.
+    return float(signal / noise) if noise * _HIGHEST_SNR > signal > 0 else None
 
 
 def _far_from(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

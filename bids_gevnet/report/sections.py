@@ -306,24 +306,20 @@ class Prediction:
 
 
 def read_prediction(scan: ScanEvidence) -> Prediction | None:
-    """Read the prediction of a model, if there is one."""
+    """Read the prediction of a model, one row per class, if there is one."""
     table = read_table(scan.native("model-gevnet_prediction.tsv"))
     if table is None:
         return None
     columns = [str(column) for column in table.columns]
-    first = table.iloc[0]
     probabilities = []
-    for column in table.columns:
-        name = str(column)
-        for prefix in ("probability_", "prob_", "p_"):
-            value = pd.to_numeric(first[column], errors="coerce")
-            if name.startswith(prefix) and np.isfinite(value) and 0 <= value <= 1:
-                probabilities.append((name.removeprefix(prefix), float(value)))
-                break
-    named = next((c for c in ("predicted", "prediction", "label") if c in table), None)
-    predicted = None if named is None else str(first[named])
-    if predicted is None and probabilities:
-        predicted = max(probabilities, key=lambda pair: pair[1])[0]
+    if {"label", "probability"} <= set(columns):
+        chances = pd.to_numeric(table["probability"], errors="coerce")
+        probabilities = [
+            (str(label), float(chance))
+            for label, chance in zip(table["label"], chances, strict=True)
+            if 0 <= chance <= 1
+        ]
+    predicted = max(probabilities, key=lambda pair: pair[1])[0] if probabilities else None
     rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
     return Prediction(columns, rows, probabilities, predicted)
 

@@ -60,12 +60,17 @@ def test_command_line_wins_over_file_and_file_over_defaults(tmp_path):
     [
         (["--nside", "5"], "a power of two"),
         (["--config-file", "/nowhere.toml"], "/nowhere.toml"),
-        (["--model", "/m"], "prediction with a model, which is still being built"),
     ],
 )
 def test_wrong_usage_gets_a_sentence_and_code_2(capsys, options, message):
     assert main(["/data", "/out", "participant", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--reports-only", "--boilerplate-only"])
+def test_what_is_not_there_yet_is_said(capsys, option):
+    assert main(["/data", "/out", "group", option]) == 2
+    assert "which is still being built" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -79,3 +79,11 @@ def test_what_cannot_be_told_is_missing():
     )
     assert astuple(empty) == (None,) * 5
     assert neighbour_correlation(data[mask][:, :1], bvecs[:1]) is None
+
+
+def test_air_set_to_zero_by_the_scanner_tells_no_noise_after_resampling():
+    data = np.full((40, 40, 20, 1), 1e-15)
+    head = np.zeros((40, 40, 20), bool)
+    head[10:30, 10:30] = True
+    data[head] = 500.0
+    assert b0_snr(data, head, np.array([0])) is None

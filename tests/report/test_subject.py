@@ -174,7 +174,7 @@ def test_text_of_the_dataset_is_escaped(derivatives):
     facts["correction"][0] |= {"note": evil, "program": evil, "method": evil}
     path.write_text(json.dumps(facts))
     prediction = path.with_name("sub-01_model-gevnet_prediction.tsv")
-    prediction.write_text(f"{evil}\tpredicted\tprobability_{evil}\n1\t{evil}\t0.5\n")
+    prediction.write_text(f"{evil}\tlabel\tprobability\n1\t{evil}\t0.5\n")
     page = Page(build_subject_report(derivatives, "01"))
     assert len(page.named("script")) == 1
     assert not [found for _, found in page.tags if "onerror" in found]
@@ -184,8 +184,10 @@ def test_text_of_the_dataset_is_escaped(derivatives):
 def test_a_prediction_is_shown_with_its_caution(derivatives):
     (folder,) = derivatives.glob("sub-01/dwi")
     (folder / "sub-01_model-gevnet_prediction.tsv").write_text(
-        "participant_id\tpredicted\tprobability_AD\tprobability_DLB\tprobability_PD\n"
-        "sub-01\tDLB\t0.21\t0.68\t0.11\n"
+        "task\tnetwork\tlabel\tprobability\twarnings\n"
+        "AD-DLB-PD\tckn2+gevnet\tAD\t0.21\tn/a\n"
+        "AD-DLB-PD\tckn2+gevnet\tDLB\t0.68\tn/a\n"
+        "AD-DLB-PD\tckn2+gevnet\tPD\t0.11\tn/a\n"
     )
     page = Page(build_subject_report(derivatives, "01"))
     assert "s1-prediction" in page.ids

@@ -15,7 +15,7 @@ VISIBLE = "getComputedStyle(document.querySelector('.flicker .layer-{}')).visibi
 def report(pristine, tmp_path_factory) -> Path:
     out = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("browser") / "out"))
     (out / "sub-01/dwi/sub-01_model-gevnet_prediction.tsv").write_text(
-        "participant_id\tpredicted\tprobability_AD\tprobability_PD\nsub-01\tPD\t0.3\t0.7\n"
+        "task\tlabel\tprobability\nAD-PD\tAD\t0.3\nAD-PD\tPD\t0.7\n"
     )
     return build_subject_report(out, "01")
 
