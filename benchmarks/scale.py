@@ -172,7 +172,8 @@ def main() -> None:
                 print(lines[-1], flush=True)
     text = (
         "# Group level: time and memory\n\n"
-        f"`python benchmarks/scale.py --write`: {choices.network}, {2 * choices.samples} samples "
+        f"`python benchmarks/scale.py {' '.join(sys.argv[1:])}`: "
+        f"{choices.network}, {2 * choices.samples} samples "
         f"per epoch on a grid of {'x'.join(map(str, SHAPE))} voxels, 96 directions; "
         f"{len(os.sched_getaffinity(0))} cores, one thread per process, load of the machine at "
         f"the start {load:.1f}.\n\n" + "\n".join(lines) + "\n"
