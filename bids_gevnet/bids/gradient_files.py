@@ -148,7 +148,8 @@ def check_gradients(
             expected="gradient vectors of length 1",
             found=f"({vector}) for volume {first} (b = {bvals[first]:g}) in {bvec}"
             + (f", and {wrong.sum() - 1} more like it" if wrong.sum() > 1 else ""),
-            remedy="correct the vectors; where the length encodes b, move it into the bval file",
+            remedy="correct the vectors; where the length encodes b, move it into the bval file; "
+            "remove volumes that are averages over directions (trace images)",
         )
     directions = count_directions(bvecs[weighted])
     if directions < MINIMUM_DIRECTIONS:

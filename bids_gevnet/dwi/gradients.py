@@ -140,65 +140,6 @@ def rotate_bvecs(bvecs_ras: ArrayLike, transforms: ArrayLike) -> NDArray[np.floa
     return np.asarray(np.einsum("nij,nj->ni", rotation, table))
 
 
-def check_table(
-    bvals: ArrayLike, bvecs: ArrayLike, n_volumes: int, *, b0_threshold: float = 50.0
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Check a gradient table and bring it into one form.
-
-    Parameters
-    ----------
-    bvals : (n,) array
-        s/mm².
-    bvecs : (n, 3) or (3, n) array
-        As read from the bvec file; of three volumes, one row each. NaN is allowed for b0s.
-    n_volumes : int
-        Volumes in the image.
-    b0_threshold : float
-        Volumes with at most this b-value are b0s and need no direction.
-
-    Returns
-    -------
-    bvals : (n,) array
-    bvecs : (n, 3) array
-        Unit vectors; zero for b0 volumes and unusable ones.
-    usable : (n,) array of bool
-        False for diffusion-weighted volumes without a direction: scanners store their averaged
-        trace images so.
-    """
-    b = np.asarray(bvals, dtype=np.float64).ravel()
-    table = np.atleast_2d(np.asarray(bvecs, dtype=np.float64))
-    if table.shape[0] == 3 and table.shape != (n_volumes, 3):
-        table = table.T
-    if b.shape != (n_volumes,) or table.shape != (n_volumes, 3):
-        raise ParticipantError(
-            expected=f"{n_volumes} b-values and 3 x {n_volumes} direction components",
-            found=f"{b.size} b-values and a table of shape {table.shape}",
-            remedy="make the bval and bvec files match the image",
-        )
-    if not np.all(np.isfinite(b)) or np.any(b < 0):
-        raise ParticipantError(
-            expected="finite, non-negative b-values",
-            found=np.array2string(b[~np.isfinite(b) | (b < 0)], threshold=5),
-            remedy="repair the bval file",
-        )
-    weighted = b > b0_threshold
-    norms = np.linalg.norm(table, axis=1)
-    has_direction = np.isfinite(norms) & (norms > 1e-3)
-    # Rounding to few digits leaves a per cent or two; anything else is not a table of directions.
-    odd = weighted & has_direction & (np.abs(norms - 1) > 0.1)
-    if np.any(odd):
-        raise ParticipantError(
-            expected="gradient directions of length 1",
-            found=f"{int(odd.sum())} others, lengths {norms[odd].min():.3g} to "
-            f"{norms[odd].max():.3g}",
-            remedy="repair the bvec file (b-values belong in the bval file only)",
-        )
-    unit = np.zeros_like(table)
-    keep = weighted & has_direction
-    unit[keep] = table[keep] / norms[keep, None]
-    return b, unit, ~weighted | has_direction
-
-
 def direction_angle_deg(
     first: NDArray[np.floating[Any]], second: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:

@@ -70,7 +70,7 @@ def find_shells(
     bvals : (n,) array
         s/mm².
     usable : (n,) array of bool, optional
-        Volumes to consider, as :func:`bids_gevnet.dwi.gradients.check_table` returns.
+        Volumes to consider; all by default.
     b0_threshold : float
         Highest b-value of a b0 volume.
     tolerance : float

@@ -48,7 +48,10 @@ class Conform(SimpleInterface):
         bvals = read_bval(Path(self.inputs.bval))
         bvecs = read_bvec(Path(self.inputs.bvec))
         # The vector of a b0 has no meaning and may be anything, NaN included.
-        bvecs[bvals <= self.inputs.b0_threshold] = 0
+        weighted = bvals > self.inputs.b0_threshold
+        bvecs[~weighted] = 0
+        # Files have three to six digits, and the checks let a few per cent pass.
+        bvecs[weighted] /= np.linalg.norm(bvecs[weighted], axis=1, keepdims=True)
         conformed = conform(data, affine, bvecs_fsl_to_ras(bvecs, affine))
         assert conformed.bvecs_ras is not None
         series = Series(conformed.data, conformed.affine, bvals, conformed.bvecs_ras)

@@ -14,9 +14,9 @@ from nipype.interfaces.base import (
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
-from bids_gevnet.harmonisation.rish import DEGREES, rish_features
+from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.interfaces.series import read_mask, read_series, write_facts
-from bids_gevnet.sphere.harmonics import LMAX
 from bids_gevnet.sphere.resampling import (
     DEFAULT_KERNEL,
     DEFAULT_SMOOTHING,
@@ -69,7 +69,7 @@ class SampleSphere(SimpleInterface):
         matrix = resampling_matrix(directions, distinct_directions(nside))
         samples = resample(fraction, matrix)
         back = resample(samples, resampling_matrix(distinct_directions(nside), directions))
-        lmax, degrees = highest_degrees(nside)
+        lmax, degrees = fit_limits(nside)
         features = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
         self._results["samples"] = _write(folder / "healpix.nii", samples, mask, series.affine)
         self._results["rish"] = [
@@ -94,18 +94,6 @@ class SampleSphere(SimpleInterface):
             )
         )
         return runtime
-
-
-def highest_degrees(nside: int) -> tuple[int, tuple[int, ...]]:
-    """Return the degree to fit to and the degrees to map at a HEALPix resolution.
-
-    There are (l + 1)(l + 2) / 2 harmonics of even degree up to l, and 6 nside² distinct points
-    to fit them to; coarse grids allow fewer.
-    """
-    lmax = next(
-        degree for degree in range(LMAX, -1, -2) if (degree + 1) * (degree + 2) / 2 <= 6 * nside**2
-    )
-    return lmax, tuple(degree for degree in DEGREES if degree <= lmax)
 
 
 def _write(

@@ -13,7 +13,6 @@ from bids_gevnet.dwi.gradients import (
     axis_directions,
     bvecs_fsl_to_ras,
     bvecs_ras_to_fsl,
-    check_table,
     direction_angle_deg,
     polar_rotation,
     rotate_bvecs,
@@ -188,42 +187,6 @@ class TestPolar:
         turns = np.stack([np.eye(4), rigid((0, 0, 90), np.zeros(3), np.zeros(3))])
         found = rotate_bvecs([[1, 0, 0], [1, 0, 0]], turns)
         np.testing.assert_allclose(found, [[1, 0, 0], [0, 1, 0]], atol=1e-12)
-
-
-class TestCheckTable:
-    bvals = np.array([0.0, 5, 1000, 1000])
-    bvecs = np.array([[0, 0, 0], [np.nan] * 3, [0.6, 0.8, 0], [0, 0, 0.99]])
-
-    @pytest.mark.parametrize("turned", [False, True])
-    def test_both_layouts_become_rows_of_length_one(self, turned):
-        table = self.bvecs.T if turned else self.bvecs
-        bvals, bvecs, usable = check_table(self.bvals, table, 4)
-        np.testing.assert_allclose(bvals, self.bvals)
-        np.testing.assert_allclose(bvecs, [[0] * 3, [0] * 3, [0.6, 0.8, 0], [0, 0, 1]])
-        assert usable.all()
-
-    def test_three_volumes_are_rows(self):
-        # 3 x 3 fits both layouts: that of this package, one row per volume, wins.
-        table = np.array([[0.0, 0, 0], [0, 0, 1], [0.6, 0.8, 0]])
-        np.testing.assert_allclose(check_table([0, 1000, 1000], table, 3)[1], table)
-
-    def test_trace_images_are_left_out(self):
-        bvecs = self.bvecs.copy()
-        bvecs[3] = 0
-        assert check_table(self.bvals, bvecs, 4)[2].tolist() == [True, True, True, False]
-
-    @pytest.mark.parametrize(
-        ("bvals", "bvecs", "match"),
-        [
-            ([0, 1000], [[0, 0, 0], [1, 0, 0]], "4 b-values"),
-            ([0, 5, -1000, 1000], bvecs, "non-negative"),
-            ([0, 5, np.nan, 1000], bvecs, "non-negative"),
-            (bvals, bvecs * 30, "length 1"),
-        ],
-    )
-    def test_broken(self, bvals, bvecs, match):
-        with pytest.raises(ParticipantError, match=match):
-            check_table(bvals, np.asarray(bvecs), 4)
 
 
 def test_angles_of_axes():

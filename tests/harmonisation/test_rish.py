@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import DEGREES, rish_features
 from bids_gevnet.sphere.harmonics import degree_projectors, even_degrees, synthesis_matrix
 from bids_gevnet.sphere.resampling import distinct_directions
@@ -66,3 +67,10 @@ def test_refuses_another_grid():
 def test_refuses_odd_degrees():
     with pytest.raises(InputError, match="found 3"):
         rish_features(np.ones((2, 96)), degrees=(0, 3))
+
+
+@pytest.mark.parametrize(("nside", "lmax"), [(1, 2), (2, 4), (4, 8), (8, 8)])
+def test_degrees_never_exceed_what_the_points_determine(nside, lmax):
+    found, degrees = fit_limits(nside)
+    assert found == lmax
+    assert max(degrees) <= min(6, lmax)

@@ -18,7 +18,7 @@ from bids_gevnet.interfaces.series import (
     write_gradients,
     write_series,
 )
-from bids_gevnet.interfaces.sphere import SampleSphere, highest_degrees
+from bids_gevnet.interfaces.sphere import SampleSphere
 from bids_gevnet.interfaces.template import load_template, output_grid, template_label
 from bids_gevnet.settings import PreprocessingSettings
 
@@ -110,13 +110,6 @@ def test_unusable_template_is_named(tmp_path, shape):
         nib.save(nib.Nifti1Image(np.ones(shape, np.float32), np.eye(4)), path)
     with pytest.raises(InputError, match="--template"):
         load_template(path)
-
-
-@pytest.mark.parametrize(("nside", "lmax"), [(1, 2), (2, 4), (4, 8), (8, 8)])
-def test_degrees_never_exceed_the_points(nside, lmax):
-    found, degrees = highest_degrees(nside)
-    assert found == lmax
-    assert max(degrees) <= min(6, lmax)
 
 
 @pytest.mark.parametrize("nside", [2, 4])
