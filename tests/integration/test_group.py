@@ -1,0 +1,69 @@
+"""Both levels and a prediction as a user runs them, on a tiny phantom cohort."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from bids_gevnet.cli.run import main
+from bids_gevnet.phantom import tiny_settings
+from bids_gevnet.phantom.dataset import write_cohort
+
+FAST = ("--output-resolution", "12", "--correction", "none", "--skip-bids-validation")
+SMALL = ("--folds", "2", "--epochs", "1", "--samples-per-class", "2", "--devices", "cpu:1")
+TRAINED = ("001", "002", "003", "004")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Six participants, all of them processed, four of them trained on."""
+    folder = tmp_path_factory.mktemp("study")
+    cohort, out = folder / "cohort", folder / "out"
+    write_cohort(cohort, tiny_settings(groups=("AD", "PD"), per_group=3, sites=1))
+    assert main([str(cohort), str(out), "participant", *FAST]) == 0
+    label = ("--participant-label", *TRAINED)
+    assert main([str(cohort), str(out), "group", *SMALL, *label]) == 0
+    return folder
+
+
+def test_every_held_out_prediction_is_in_the_table(study):
+    table = pd.read_csv(study / "out/group_predictions.tsv", sep="\t")
+    assert sorted(table["participant_id"]) == [f"sub-{label}" for label in TRAINED]
+    assert set(table["fold"]) == {1, 2}
+    metrics = json.loads((study / "out/group_metrics.json").read_text())
+    correct = (table["label"] == table["predicted"]).mean()
+    assert metrics["tasks"][0]["pooled"]["accuracy"] == pytest.approx(correct)
+
+
+def test_a_new_scan_is_predicted_with_caution(study):
+    model = study / "out/models/AD-v-PD/final"
+    out = study / "new"
+    label = ("--participant-label", "006", "--model", str(model))
+    assert main([str(study / "cohort"), str(out), "participant", *FAST, *label]) == 0
+    table = pd.read_csv(out / "sub-006/dwi/sub-006_model-gevnet_prediction.tsv", sep="\t")
+    assert set(table["label"]) == {"AD", "PD"}
+    assert table["probability"].sum() == pytest.approx(1, abs=1e-4)
+    assert "not for diagnosis" in (out / "sub-006.html").read_text()
+
+
+def test_who_was_trained_on_is_not_predicted(study, capsys):
+    model = study / "out/models/AD-v-PD/final"
+    label = ("--participant-label", "001", "--model", str(model))
+    assert main([str(study / "cohort"), str(study / "old"), "participant", *FAST, *label]) == 1
+    assert "sub-001: prediction:" in capsys.readouterr().err
+
+
+def test_a_folder_without_a_model_is_refused_at_once(study, capsys):
+    options = ("--model", str(study), "--participant-label", "006", *FAST)
+    assert main([str(study / "cohort"), str(study / "none"), "participant", *options]) == 2
+    assert "model.json" in capsys.readouterr().err
+
+
+def test_more_folds_than_people_is_said_before_training(study, capsys):
+    assert main([str(study / "cohort"), str(study / "out"), "group", "--folds", "9"]) == 2
+    assert "--folds" in capsys.readouterr().err
+
+
+def test_group_level_before_participant_level(study, capsys):
+    assert main([str(study / "cohort"), str(study / "nowhere"), "group"]) == 2
+    assert "participant first" in capsys.readouterr().err
