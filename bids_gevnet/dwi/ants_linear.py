@@ -84,8 +84,10 @@ def to_ants_image(data: NDArray[Any], affine: NDArray[np.float64]) -> Any:
 
     lps = _LPS @ affine
     spacing = np.linalg.norm(lps[:3, :3], axis=0)
+    # ANTs takes masks by the address of their bytes: anything but bytes would be misread.
+    stored = np.uint8 if data.dtype == np.bool_ else np.float32
     return ants.from_numpy(
-        np.ascontiguousarray(data, dtype=np.float32),
+        np.ascontiguousarray(data, dtype=stored),
         origin=lps[:3, 3].tolist(),
         spacing=spacing.tolist(),
         direction=lps[:3, :3] / spacing,
