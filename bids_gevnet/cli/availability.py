@@ -7,6 +7,9 @@ _ACTIONS = {
     ("reports-only", "group"): "group reports",
     ("boilerplate-only", "group"): "the methods text of the group level",
 }
+_SETTINGS = {
+    "resource_monitor": "a record of time and memory of each node",
+}
 
 
 def refuse_missing_stages(request: Request) -> None:
@@ -16,6 +19,7 @@ def refuse_missing_stages(request: Request) -> None:
         for (action, level), stage in _ACTIONS.items()
         if request.action == action and request.level == level
     ]
+    missing += [stage for name, stage in _SETTINGS.items() if name in request.given]
     if missing:
         raise InputError(
             expected="an option that this version supports",

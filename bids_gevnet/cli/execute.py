@@ -37,7 +37,6 @@ def configure(workflow: Any, execution: ExecutionSettings, *, crash_dir: Path) -
         "hash_method": "timestamp",
         "remove_unnecessary_outputs": "false",
     }
-    workflow.config["monitoring"] = {"enabled": str(execution.resource_monitor).lower()}
 
 
 def choose_plugin(execution: ExecutionSettings) -> tuple[str, dict[str, Any]]:

@@ -66,6 +66,7 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     threads = min(execution.threads, execution.processes)
     prepare_environment(work_dir, threads=1, verbose=execution.verbose)
     from bids_gevnet.cli.execute import choose_plugin, configure, read_failures, run_workflow
+    from bids_gevnet.cli.graph import draw_graph
     from bids_gevnet.cli.progress import WorkflowProgress
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
@@ -80,9 +81,9 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     workflow = _build(request, participants, work_dir, threads)
     configure(workflow, execution, crash_dir=crash_dir)
     if execution.write_graph:
-        workflow.write_graph(
-            str(request.output_dir / "logs" / "graph.dot"), graph2use="colored", format="svg"
-        )
+        # All participants go the same way: the first one's is the picture.
+        first = workflow.get_node(participant_node_name(participants[0].label))
+        print(draw_graph(first, request.output_dir / "logs"))
     names = {participant_node_name(p.label): f"sub-{p.label}" for p in participants}
     progress = WorkflowProgress(
         total=sum(not name.endswith("outputnode") for name in workflow.list_node_names()),

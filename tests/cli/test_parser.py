@@ -67,7 +67,7 @@ def test_wrong_usage_gets_a_sentence_and_code_2(capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--reports-only", "--boilerplate-only"])
+@pytest.mark.parametrize("option", ["--reports-only", "--boilerplate-only", "--resource-monitor"])
 def test_what_is_not_there_yet_is_said(capsys, option):
     assert main(["/data", "/out", "group", option]) == 2
     assert "which is still being built" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import pytest
 from fsl_stubs import write_stub
 
 from bids_gevnet.bids.query import find_participants
+from bids_gevnet.cli.graph import draw_graph
 from bids_gevnet.errors import InputError
 from bids_gevnet.interfaces.template import output_grid
 from bids_gevnet.settings import PreprocessingSettings, SelectionSettings
@@ -120,3 +121,10 @@ def test_gpu_build_only_where_there_is_a_gpu(no_fsl):
     write_stub(no_fsl, "eddy_cuda11.0", "eddy")
     assert choose_tools(COARSE, gpu=False).eddy is None
     assert choose_tools(COARSE, gpu=True).eddy.path.name == "eddy_cuda11.0"
+
+
+def test_the_graph_is_drawn_without_graphviz(dataset, tmp_path, no_fsl):
+    workflow = build(dataset, tmp_path).get_node("sub_01")
+    picture = draw_graph(workflow, tmp_path / "logs").read_text()
+    for stage in ("conform", "motion", "mask", "sphere", "derivatives", "report"):
+        assert f"<!-- {stage} -->" in picture
