@@ -162,6 +162,7 @@ def test_killed_at_every_stage_it_ends_with_the_same_bytes(finished, cohort, tmp
             if stage in line:
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        process.stderr.close()
     done = run(cohort, out)
     assert done.returncode == 0, done.stderr
     same = tree_bytes(finished, without=("work", "logs"))
