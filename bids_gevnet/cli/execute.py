@@ -75,15 +75,21 @@ def read_plugin(path: Path) -> Mapping[str, Any]:
 
 
 def run_workflow(
-    workflow: Any, *, plugin: str, arguments: Mapping[str, Any] | None = None
+    workflow: Any,
+    *,
+    plugin: str,
+    crash_dir: Path,
+    arguments: Mapping[str, Any] | None = None,
 ) -> None:
     """Run a configured workflow; nodes that fail leave crash files and do not raise here."""
     try:
         workflow.run(plugin=plugin, plugin_args=dict(arguments or {}))
     except RuntimeError:
         # Nipype raises the first failure again when all that could run has run; every one of
-        # them is in a crash file, and only those name their participants.
-        return
+        # them is in a crash file, and only those name their participants. Without a crash file
+        # it was not a node that failed, and nobody else would tell.
+        if not any(crash_dir.glob("crash-*.txt")):
+            raise
 
 
 def read_failures(crash_dir: Path, participants: Mapping[str, str]) -> list[Failure]:

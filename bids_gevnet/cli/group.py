@@ -69,7 +69,7 @@ def _train(request: Request, work_dir: Path) -> int:
     crash_dir.mkdir(parents=True)
     configure(workflow, request.settings.execution, crash_dir=crash_dir)
     # In this process: training shows its progress, and an interrupt reaches it.
-    run_workflow(workflow, plugin="Linear")
+    run_workflow(workflow, plugin="Linear", crash_dir=crash_dir)
     failures = read_failures(crash_dir, {})
     for failure in failures:
         kept = request.output_dir / "logs" / failure.crash_file.name

@@ -93,7 +93,7 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     try:
         plugin, arguments = choose_plugin(execution)
         arguments["status_callback"] = progress
-        run_workflow(workflow, plugin=plugin, arguments=arguments)
+        run_workflow(workflow, plugin=plugin, crash_dir=crash_dir, arguments=arguments)
     finally:
         progress.close()
     write_methods(request.output_dir)

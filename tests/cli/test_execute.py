@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bids_gevnet.cli.execute import choose_plugin, read_failures, read_plugin
+from bids_gevnet.cli.execute import choose_plugin, read_failures, read_plugin, run_workflow
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.progress import WorkflowProgress
 from bids_gevnet.errors import InputError
@@ -114,3 +114,14 @@ def test_progress_names_participant_and_stage(caplog):
     assert "brain mask" in first
     assert first.endswith(" s")
     assert second.endswith("FAILED")
+
+
+def test_a_failure_that_no_node_left_is_not_swallowed(tmp_path):
+    def fail(**_):
+        raise RuntimeError("the scheduler is gone")
+
+    workflow = SimpleNamespace(run=fail)
+    with pytest.raises(RuntimeError, match="scheduler is gone"):
+        run_workflow(workflow, plugin="SLURM", crash_dir=tmp_path)
+    (tmp_path / "crash-1.txt").write_text(CRASH)
+    run_workflow(workflow, plugin="SLURM", crash_dir=tmp_path)
