@@ -40,7 +40,7 @@ demo: $(STAMP)  ## Run the main job on a phantom cohort
 
 .PHONY: test
 test: lint  ## Lint, check types and layers, run the tests
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' --cov --cov-report=term:skip-covered
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' --cov --cov-report=term:skip-covered
 
 .PHONY: test-slow
 test-slow: $(STAMP)  ## Run the tests that need minutes

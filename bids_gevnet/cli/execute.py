@@ -12,6 +12,9 @@ from bids_gevnet.settings import ExecutionSettings, read_toml
 _POLL_S = 0.1
 """Nipype looks for finished nodes this often; its two seconds cost more than our short nodes."""
 
+LOCAL = "MultiProc"
+"""Nipype's name for processes on this machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -47,7 +50,7 @@ def choose_plugin(execution: ExecutionSettings) -> tuple[str, dict[str, Any]]:
     arguments: dict[str, Any] = {"n_procs": execution.processes, "raise_insufficient": False}
     if execution.mem_mb:
         arguments["memory_gb"] = execution.mem_mb / 1024
-    return "MultiProc", arguments
+    return LOCAL, arguments
 
 
 def read_plugin(path: Path) -> Mapping[str, Any]:
@@ -82,8 +85,15 @@ def run_workflow(
     arguments: Mapping[str, Any] | None = None,
 ) -> None:
     """Run a configured workflow; nodes that fail leave crash files and do not raise here."""
+    given: dict[str, Any] = dict(arguments or {})
     try:
-        workflow.run(plugin=plugin, plugin_args=dict(arguments or {}))
+        if plugin == LOCAL:
+            # Late: Nipype reads its configuration when it is imported.
+            from bids_gevnet.cli.workers import LocalProcessesPlugin
+
+            workflow.run(plugin=LocalProcessesPlugin(given))
+        else:
+            workflow.run(plugin=plugin, plugin_args=given)
     except RuntimeError:
         # Nipype raises the first failure again when all that could run has run; every one of
         # them is in a crash file, and only those name their participants. Without a crash file

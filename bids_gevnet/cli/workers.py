@@ -1,0 +1,61 @@
+"""Nipype's local processes, made safe: no fork of a threaded program, no wait for the dead.
+
+Nipype's own MultiProc plugin forks the running program, and a fork copies the locks of threads
+but not the threads: numerical libraries that have already worked in parallel may then wait for
+ever. It also never learns of a worker that was killed, say by a system out of memory.
+"""
+
+import multiprocessing
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from nipype.pipeline.plugins.multiproc import MultiProcPlugin, process_initializer
+
+_START_METHOD = "forkserver"
+_PRELOADED = ("bids_gevnet.workflows.participant", "ants", "dipy.reconst.dti", "nilearn.image")
+"""What nearly every node needs: imported once, by the server that all workers are forked from."""
+
+
+class WorkerKilledError(RuntimeError):
+    """A worker process ended without an answer."""
+
+
+class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
+    """MultiProc whose workers come from a server without threads, and whose death is noticed."""
+
+    def __init__(self, plugin_args: Mapping[str, Any] | None = None) -> None:
+        # Heeded by the first worker's server only; later calls do no harm.
+        multiprocessing.set_forkserver_preload(list(_PRELOADED))
+        super().__init__(plugin_args={"mp_context": _START_METHOD} | dict(plugin_args or {}))
+
+    def _async_callback(self, args: "Future[dict[str, Any]]") -> None:
+        if args.exception() is None:
+            super()._async_callback(args)
+
+    def _get_result(self, taskid: int) -> dict[str, Any] | None:
+        future = self._task_obj[taskid]
+        error = future.exception() if future.done() else None
+        if error is None:
+            return super()._get_result(taskid)  # type: ignore[no-any-return]
+        if isinstance(error, BrokenProcessPool):
+            error = WorkerKilledError(
+                "a worker process was killed, most likely because memory ran out; run the same "
+                "command again with a smaller --nprocs or on a machine with more memory"
+            )
+        return {"result": None, "traceback": traceback.format_exception(error), "taskid": taskid}
+
+    def _submit_job(self, node: Any, **options: Any) -> int:
+        try:
+            return super()._submit_job(node, **options)  # type: ignore[no-any-return]
+        except BrokenProcessPool:
+            # Those who died have been reported; the others go on with new workers.
+            self.pool = ProcessPoolExecutor(
+                max_workers=self.processors,
+                initializer=process_initializer,
+                initargs=(self._cwd,),
+                mp_context=multiprocessing.get_context(_START_METHOD),
+            )
+            return super()._submit_job(node, **options)  # type: ignore[no-any-return]

@@ -1,0 +1,93 @@
+"""Workers that die, and programs that have used threads before they start any."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from nipype.interfaces.utility import Function
+from nipype.pipeline.engine import Node, Workflow
+
+from bids_gevnet.cli.execute import LOCAL, configure, read_failures, run_workflow
+from bids_gevnet.settings import ExecutionSettings
+
+
+def _die(after):
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+    return after
+
+
+def _write(path, after):
+    from pathlib import Path
+
+    Path(path).write_text("done")
+    return after
+
+
+def _multiply(path):
+    from pathlib import Path
+
+    import torch
+
+    torch.set_num_threads(2)
+    product = torch.ones(400, 400) @ torch.ones(400, 400)
+    (torch.rand(500_000) * 2).sum()
+    Path(path).write_text(str(float(product[0, 0])))
+    return path
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(*nodes, chained=False):
+        workflow = Workflow("work", base_dir=str(tmp_path))
+        workflow.add_nodes(list(nodes))
+        if chained:
+            for before, after in pairwise(nodes):
+                workflow.connect(before, "out", after, "after")
+        crash_dir = tmp_path / "crash"
+        crash_dir.mkdir()
+        configure(workflow, ExecutionSettings(), crash_dir=crash_dir)
+        run_workflow(workflow, plugin=LOCAL, crash_dir=crash_dir, arguments={"n_procs": 1})
+        return read_failures(crash_dir, {})
+
+    return run
+
+
+def node(name, function, **inputs):
+    made = Node(Function(function=function, output_names=["out"]), name=name)
+    for key, value in inputs.items():
+        setattr(made.inputs, key, value)
+    return made
+
+
+def test_a_killed_worker_is_a_failure_and_the_others_go_on(run, tmp_path):
+    written = tmp_path / "written"
+    failures = run(
+        node("dies", _die, after=0), node("goes_on", _write, path=str(written), after=0)
+    )
+    assert [failure.stage for failure in failures] == ["dies"]
+    assert "memory" in failures[0].message
+    assert written.read_text() == "done"
+
+
+def test_what_depends_on_a_killed_worker_does_not_run(run, tmp_path):
+    written = tmp_path / "written"
+    failures = run(
+        node("dies", _die, after=0), node("waits", _write, path=str(written)), chained=True
+    )
+    assert [failure.stage for failure in failures] == ["dies"]
+    assert not written.exists()
+
+
+def test_threads_of_this_program_do_not_stop_its_workers(run, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        (torch.rand(2_000_000) * 2).sum()  # starts the threads that a fork would not copy
+        written = tmp_path / "written"
+        assert run(node("multiplies", _multiply, path=str(written))) == []
+    finally:
+        torch.set_num_threads(before)
+    assert written.read_text() == "400.0"
