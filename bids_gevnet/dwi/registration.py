@@ -43,8 +43,9 @@ START_ANGLES_DEG = (
 START_SHIFTS_MM = (-20.0, 0.0, 20.0)
 MASK_MARGIN_MM = 8.0
 SHADING_MM = 25.0
-CLEAR_GAIN = 0.004
-"""Normalised mutual information must grow by this before a header is overruled."""
+CLEAR_GAIN = 1.5
+"""What is above 1 of the normalised mutual information must grow by this factor before a header is
+overruled: a b0 without contrast reaches 1.3 at a place 16 mm away from the right one."""
 
 POOR_DICE = 0.85
 POOR_INFORMATION = 1.03
@@ -200,7 +201,7 @@ def register_rigid(
     found = _refine(whole, moving, backwards, (start, middle, fine), strip=False)
     by_image = assess(np.asarray(np.linalg.inv(found)), moving, fixed)
     by_header = assess(guesses[0], moving, fixed)
-    clearly_better = by_image.information > by_header.information + CLEAR_GAIN
+    clearly_better = by_image.information - 1 > CLEAR_GAIN * (by_header.information - 1)
     return by_image if clearly_better else by_header
 
 

@@ -1,7 +1,7 @@
 """The template: where it comes from, the grid scans are put on, and the way there."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +191,9 @@ class RegisterToTemplate(SimpleInterface):
         if not brain.any():
             return None
         t1w_to_template = register_to_template(Volume(head.data, affine, brain, seen), template)
-        return assess(t1w_to_template.moving_to_fixed @ to_t1w, scan, template)
+        whole = assess(t1w_to_template.moving_to_fixed @ to_t1w, scan, template)
+        # The T1w has the contrast of the template; a b0 may have nearly none and still be right.
+        return replace(whole, information=t1w_to_template.information)
 
 
 def _worth(registration: Registration) -> float:
