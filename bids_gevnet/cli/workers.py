@@ -6,10 +6,13 @@ ever. It also never learns of a worker that was killed, say by a system out of m
 """
 
 import multiprocessing
+import os
+import threading
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 from typing import Any
 
 from nipype.pipeline.plugins.multiproc import MultiProcPlugin, process_initializer
@@ -23,13 +26,38 @@ class WorkerKilledError(RuntimeError):
     """A worker process ended without an answer."""
 
 
+def _start_worker(folder: str) -> None:
+    """Prepare a worker, which ends when the program does, however that ends."""
+    process_initializer(folder)
+    program = multiprocessing.parent_process()
+    if program is not None:
+        threading.Thread(target=_end_with, args=(program.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
+
+
 class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
     """MultiProc whose workers come from a server without threads, and whose death is noticed."""
+
+    pool: ProcessPoolExecutor
 
     def __init__(self, plugin_args: Mapping[str, Any] | None = None) -> None:
         # Heeded by the first worker's server only; later calls do no harm.
         multiprocessing.set_forkserver_preload(list(_PRELOADED))
-        super().__init__(plugin_args={"mp_context": _START_METHOD} | dict(plugin_args or {}))
+        super().__init__(plugin_args=dict(plugin_args or {}))
+        self.pool.shutdown()  # Nipype's own; it has not started a process yet
+        self.pool = self._start_pool()
+
+    def _start_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            max_workers=self.processors,
+            initializer=_start_worker,
+            initargs=(self._cwd,),
+            mp_context=multiprocessing.get_context(_START_METHOD),
+        )
 
     def _async_callback(self, args: "Future[dict[str, Any]]") -> None:
         if args.exception() is None:
@@ -52,10 +80,5 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
             return super()._submit_job(node, **options)  # type: ignore[no-any-return]
         except BrokenProcessPool:
             # Those who died have been reported; the others go on with new workers.
-            self.pool = ProcessPoolExecutor(
-                max_workers=self.processors,
-                initializer=process_initializer,
-                initargs=(self._cwd,),
-                mp_context=multiprocessing.get_context(_START_METHOD),
-            )
+            self.pool = self._start_pool()
             return super()._submit_job(node, **options)  # type: ignore[no-any-return]

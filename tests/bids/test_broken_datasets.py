@@ -124,6 +124,12 @@ def five_directions(dataset):
     np.savetxt(dataset.dwi(".bvec"), table, fmt="%.6f")
 
 
+def two_volumes(dataset):
+    reshape(6, 7, 5, 2)(dataset)
+    dataset.dwi(".bval").write_text("0 1000")
+    dataset.dwi(".bvec").write_text("0 1\n0 0\n0 0\n")
+
+
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
@@ -148,6 +154,7 @@ def five_directions(dataset):
         (reshape(6, 7, 1, 10), ["several slices", "6x7x1x10"]),
         (write(".bval", " ".join(["1000"] * 10)), ["b0", "1000", "--b0-threshold"]),
         (five_directions, ["at least 6", "5 in"]),
+        (two_volumes, ["at least 6", "1 in"]),
         (write(".json", "{"), ["JSON in", "sub-01_dwi.json"]),
         (write(".json", "[]"), ["a JSON object", "a list"]),
     ],

@@ -1,6 +1,10 @@
 """Workers that die, and programs that have used threads before they start any."""
 
+import subprocess
+import sys
+import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -38,6 +42,32 @@ def _multiply(path):
     return path
 
 
+PROGRAM = """\
+import sys
+from nipype.interfaces.utility import Function
+from nipype.pipeline.engine import Node, Workflow
+from bids_gevnet.cli.workers import LocalProcessesPlugin
+
+def wait(path):
+    import os, time
+    from pathlib import Path
+    Path(path).write_text(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    node = Node(Function(function=wait, output_names=["out"]), name="waits")
+    node.inputs.path = sys.argv[1] + "/worker.pid"
+    workflow = Workflow("work", base_dir=sys.argv[1])
+    workflow.add_nodes([node])
+    workflow.run(plugin=LocalProcessesPlugin({"n_procs": 1}))
+"""
+
+
+def _is_running(pid):
+    status = Path(f"/proc/{pid}/stat")
+    return status.exists() and status.read_text().split()[2] != "Z"
+
+
 @pytest.fixture
 def run(tmp_path):
     def run(*nodes, chained=False):
@@ -70,6 +100,26 @@ def test_a_killed_worker_is_a_failure_and_the_others_go_on(run, tmp_path):
     assert [failure.stage for failure in failures] == ["dies"]
     assert "memory" in failures[0].message
     assert written.read_text() == "done"
+
+
+def test_workers_end_with_the_program(tmp_path):
+    """Not even kill -9 leaves someone behind who goes on computing."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    process = subprocess.Popen([sys.executable, script, tmp_path])
+    told = tmp_path / "worker.pid"
+    while not told.exists() or not told.read_text():
+        assert process.poll() is None
+        time.sleep(0.1)
+    worker = int(told.read_text())
+    assert _is_running(worker)
+    process.kill()
+    process.wait()
+    for _ in range(300):
+        if not _is_running(worker):
+            break
+        time.sleep(0.1)
+    assert not _is_running(worker)
 
 
 def test_what_depends_on_a_killed_worker_does_not_run(run, tmp_path):

@@ -222,3 +222,64 @@ def test_output_that_cannot_be_written(cohort):
     done = run(cohort, Path("/proc/out"))
     assert done.returncode == 2
     assert "a folder that can be written to for OUTPUT_DIR" in done.stderr
+
+
+FAST = ("--output-resolution", "12", "--correction", "none", "--skip-bids-validation")
+ONE = ("--participant-label", "001", *FAST)
+
+
+def run_after(mounts: str, data: Path, out: Path, *options: str):
+    """Run the app in a mount namespace of its own, prepared by a line of shell."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not mount file systems")
+    script = f'{mounts} && exec "$@"'
+    wrapped = ["unshare", "--mount", "sh", "-c", script, "sh", *command(data, out, *options)]
+    return subprocess.run(wrapped, capture_output=True, text=True, check=False)
+
+
+def test_a_full_disk_is_said(cohort, tmp_path):
+    out = tmp_path / "small"
+    out.mkdir()
+    done = run_after(f"mount -t tmpfs -o size=2m tmpfs '{out}'", cohort, out, *ONE)
+    assert done.returncode == 1
+    assert "room on the disk" in done.stderr
+    assert "run the same command again" in done.stderr
+
+
+def test_input_on_a_read_only_mount(cohort, tmp_path):
+    out = tmp_path / "out"
+    done = run_after(
+        f"mount --bind '{cohort}' '{cohort}' && mount -o remount,bind,ro '{cohort}' "
+        f"&& ! touch '{cohort}/written' 2>/dev/null",
+        *(cohort, out, *ONE),
+    )
+    assert done.returncode == 0, done.stderr
+    assert (out / "sub-001.html").exists()
+
+
+def test_two_equal_runs_are_joined_and_give_what_one_gives(cohort, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(cohort, data)
+    folder = data / "sub-001/dwi"
+    for path in list(folder.glob("sub-001_dwi.*")):
+        for number in (1, 2):
+            name = path.name.replace("_dwi", f"_run-{number}_dwi")
+            shutil.copy(path, folder / name)
+        path.unlink()
+    alone, joined = tmp_path / "alone", tmp_path / "joined"
+    assert run(cohort, alone, *ONE).returncode == 0
+    done = run(data, joined, *ONE)
+    assert done.returncode == 0, done.stderr
+    samples, masks, tables = [], [], []
+    for out in (alone, joined):
+        (image,) = (out / "sub-001/dwi").glob("*desc-healpix_dwi.nii.gz")
+        samples.append(nib.load(image).get_fdata())
+        (mask,) = (out / "sub-001/dwi").glob("*_res-12_desc-brain_mask.nii.gz")
+        masks.append(nib.load(mask).get_fdata() > 0)
+        (table,) = (out / "sub-001/dwi").glob("*_res-12_desc-preproc_dwi.bval")
+        tables.append(table.read_text().split())
+    # The runs are laid on each other once more, which may move an edge by a fraction of a voxel.
+    both = masks[0] & masks[1]
+    assert both.sum() > 0.98 * max(mask.sum() for mask in masks)
+    assert np.abs(samples[1] - samples[0])[both].mean() < 5e-3
+    assert len(tables[1]) == 2 * len(tables[0])
