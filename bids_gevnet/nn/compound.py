@@ -212,7 +212,7 @@ class CompoundNetwork(nn.Module):
             lambda x: torch.split(x, self.pieces.sphere_voxels, dim=2),
             keep=self.pieces.keep_sphere,
         )
-        voxels = torch.cat(list(outputs))  # (V, n_features)
+        voxels = outputs.view(-1, net.n_features)  # (V, n_features)
         sizes = [len(i) for i in index]
         return torch.stack([v.mean(0) for v in torch.split(voxels, sizes)])
 
@@ -230,13 +230,9 @@ class CompoundNetwork(nn.Module):
 
         staged = _prepend(self._to_volumes, self.ckn.staged())
         outputs = staged.run(scans, cut, keep=self.pieces.keep_volumes)
-        each = len(outputs) // len(index)
-        return [
-            torch.cat(
-                [o.flatten(2).index_select(2, i) for o in outputs[b * each : (b + 1) * each]]
-            )
-            for b, i in enumerate(index)
-        ]
+        # Pieces are directions of one scan after the other: together they are whole scans.
+        maps = outputs.view(*scans.shape[:2], self.ckn.channels[-1], -1)
+        return [each.index_select(2, i) for each, i in zip(maps.unbind(0), index, strict=True)]
 
     def _to_volumes(self, x: Tensor) -> Tensor:
         """(directions, X, Y, Z) of any type to (directions, 1, X, Y, Z) of the network's."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -64,23 +66,27 @@ def _nearest(x: Tensor, centres: Tensor, block: int) -> tuple[Tensor, Tensor]:
 
 
 def _spread_start(x: Tensor, n_clusters: int, generator: torch.Generator) -> Tensor:
-    """k-means++: each new centre is drawn with probability proportional to 1 - cosine."""
+    """Start by greedy k-means++, as scikit-learn does.
+
+    Of a few patches drawn with probability proportional to 1 - cosine, the one that leaves the
+    least to the others becomes the next centre.
+    """
     first = torch.randint(len(x), (1,), generator=generator)
     centres = x[first]
     distance = (1 - (x @ centres[0])).clamp_min(0)
+    tries = 2 + int(math.log(n_clusters))
     while len(centres) < n_clusters:
         # Fewer distinct patches than centres: the rest start anywhere.
         if float(distance.max()) < 1e-6:
-            new = _unit(torch.zeros_like(centres[:1]), generator)
+            drawn = _unit(torch.zeros_like(centres[:1]), generator)
         else:
-            drawn = (
-                torch.rand((), generator=generator, dtype=torch.float64) * distance.double().sum()
-            )
-            new = x[torch.searchsorted(distance.double().cumsum(0), drawn).clamp_max(len(x) - 1)][
-                None
-            ]
-        centres = torch.cat((centres, new))
-        distance = torch.minimum(distance, (1 - x @ new[0]).clamp_min(0))
+            total = distance.double().cumsum(0)
+            places = torch.rand(tries, generator=generator, dtype=torch.float64) * total[-1]
+            drawn = x[torch.searchsorted(total, places).clamp_max(len(x) - 1)]
+        left = torch.minimum(distance[:, None], (1 - x @ drawn.T).clamp_min(0))  # (n, tries)
+        best = left.sum(0).argmin()
+        centres = torch.cat((centres, drawn[best][None]))
+        distance = left[:, best]
     return centres
 
 

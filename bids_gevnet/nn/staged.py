@@ -86,7 +86,7 @@ class Staged:
     def __post_init__(self) -> None:
         assert len(self.norms) == len(self.stages) - 1
 
-    def run(self, x: Tensor, cut: Cut, *, keep: bool) -> Sequence[Tensor]:
+    def run(self, x: Tensor, cut: Cut, *, keep: bool) -> Tensor:
         """Run a batch piece by piece.
 
         Parameters
@@ -100,8 +100,8 @@ class Staged:
 
         Returns
         -------
-        outputs : sequence of tensors
-            The last stage's output of each piece.
+        outputs : (n,) tensor
+            The last stage's outputs of all pieces, flattened, one after the other.
         """
         affines: list[Tensor] = []
         done = 0  # stages that x has been through
@@ -120,8 +120,7 @@ class Staged:
                 return norm.moments(chain(x, *affines))
 
             affines.append(norm.batch_affine(self._sum(x, cut, moments, affines)))
-        x, cut = self._collect(x, cut, self._chain(done, len(self.stages)), affines)
-        return cut(x)
+        return self._collect(x, cut, self._chain(done, len(self.stages)), affines)[0]
 
     def _chain(self, first: int, last: int) -> Callable[..., Tensor]:
         """Stages first, ..., last - 1 as one function of a piece and all affines so far."""

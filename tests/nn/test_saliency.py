@@ -110,7 +110,7 @@ def test_a_network_that_learned_a_lesion_points_at_it() -> None:
     scans *= mask
     masks = mask.expand(8, -1, -1, -1)
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    for _ in range(25):
+    for _ in range(40):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(network(scans, masks), label)
         loss.backward()
