@@ -20,10 +20,11 @@ from typing import Any, Literal, Self, get_args, get_origin
 from bids_gevnet.errors import InputError
 
 AnalysisLevel = Literal["participant", "group"]
-Correction = Literal["auto", "eddy", "ants", "none"]
+Correction = Literal["auto", "eddy", "model", "ants", "none"]
 Masking = Literal["auto", "bet", "otsu"]
 Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
+Classes = Literal["pairs", "all"]
 
 
 def available_cpus() -> int:
@@ -155,11 +156,16 @@ class LearningSettings:
     harmonisation: Harmonisation = "rish"
     target: str | None = None
     site: str | None = None
+    reference_site: str | None = None
     covariates: tuple[str, ...] = ("age", "sex")
+    classes: Classes = "pairs"
     network: str = "ckn2+gevnet"
     folds: int = 5
+    leave_site_out: bool | None = None
     epochs: int = 50
     samples_per_class: int = 400
+    batch_size: int = 8
+    learning_rate: float = 1e-3
     devices: str = "auto"
     precision: Precision = "auto"
     resume: bool = False
@@ -172,6 +178,24 @@ class LearningSettings:
             option="--samples-per-class",
             expected="at least 1",
             found=self.samples_per_class,
+        )
+        _require(
+            1 <= self.batch_size <= 4096,
+            option="--batch-size",
+            expected="a number from 1 to 4096",
+            found=self.batch_size,
+        )
+        _require(
+            0 < self.learning_rate <= 1,
+            option="--learning-rate",
+            expected="a number above 0 and at most 1",
+            found=self.learning_rate,
+        )
+        _require(
+            self.reference_site is None or self.harmonisation == "rish",
+            option="--reference-site",
+            expected="--harmonisation rish",
+            found=self.harmonisation,
         )
         count = self.devices.removeprefix("cpu:")
         _require(

@@ -32,7 +32,16 @@ settings = st.builds(
         output_resolution=st.floats(0.5, 20),
         nside=st.sampled_from([1, 2, 4, 8]),
     ),
-    learning=st.builds(LearningSettings, target=st.none() | words, folds=st.integers(2, 20)),
+    learning=st.builds(
+        LearningSettings,
+        target=st.none() | words,
+        folds=st.integers(2, 20),
+        reference_site=st.none() | words,
+        leave_site_out=st.none() | st.booleans(),
+        classes=st.sampled_from(["pairs", "all"]),
+        batch_size=st.integers(1, 64),
+        learning_rate=st.floats(1e-9, 1),
+    ),
 )
 
 
@@ -61,7 +70,7 @@ def test_names_are_unique_across_sections():
         ("[preprocessing]\nb0_threshold = 900\n", "between 0 and 200"),
         ("[preprocessing]\ncrop_margin = -1\n", "between 0 and 50"),
         ("[preprocessing]\nfallback_total_readout_time = 50\n", "between 0 and 1"),
-        ("[preprocessing]\ncorrection = 'spm'\n", "one of auto, eddy, ants, none"),
+        ("[preprocessing]\ncorrection = 'spm'\n", "one of auto, eddy, model, ants, none"),
         ("[selection]\nparticipant_label = '01'\n", "a list of words"),
         ("[selection]\nskip_bids_validation = 1\n", "true or false"),
         ("[execution]\nnprocs = -1\n", "from 0 up"),
@@ -69,6 +78,15 @@ def test_names_are_unique_across_sections():
         ("[learning]\nfolds = 1\n", "at least 2"),
         ("[learning]\nepochs = 0\n", "at least 1"),
         ("[learning]\nsamples_per_class = 0\n", "at least 1"),
+        ("[learning]\nbatch_size = 0\n", "from 1 to 4096"),
+        ("[learning]\nlearning_rate = 0\n", "above 0 and at most 1"),
+        ("[learning]\nlearning_rate = 2.0\n", "above 0 and at most 1"),
+        ("[learning]\nclasses = 'triples'\n", "one of pairs, all"),
+        ("[learning]\nleave_site_out = 'no'\n", "true or false"),
+        (
+            "[learning]\nharmonisation = 'none'\nreference_site = 'A'\n",
+            "--harmonisation rish for --reference-site",
+        ),
         ("[learning]\ndevices = 'cpu:0'\n", "cpu:N"),
         ("[learning]\ndevices = 'gpu'\n", "cpu:N"),
         ("learning = 3\n", "a table [learning]"),

@@ -1,4 +1,4 @@
-"""The group level: one node, because PyTorch's own launcher spreads the work."""
+"""The group level: training is one node, because PyTorch's own launcher spreads the work."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 from nipype.pipeline import engine as pe
 
 from bids_gevnet.interfaces.learning import TrainGroup
+from bids_gevnet.interfaces.report import BuildGroupReport
 from bids_gevnet.settings import Settings, to_toml
 
 
@@ -41,5 +42,15 @@ def init_group_wf(
         n_procs=settings.execution.processes,
         mem_gb=4.0,
     )
-    workflow.add_nodes([train])
+    report = pe.Node(
+        BuildGroupReport(
+            output_dir=str(output_dir),
+            jobs_file=str(work_dir / "group" / "jobs.json"),
+        ),
+        name="report",
+        overwrite=True,  # it reads far more than the file it waits for
+        n_procs=settings.execution.processes,
+        mem_gb=4.0,
+    )
+    workflow.connect([(train, report, [("metrics", "metrics")])])
     return workflow

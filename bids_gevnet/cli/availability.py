@@ -3,10 +3,6 @@
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError
 
-_ACTIONS = {
-    ("reports-only", "group"): "group reports",
-    ("boilerplate-only", "group"): "the methods text of the group level",
-}
 _SETTINGS = {
     "resource_monitor": "a record of time and memory of each node",
 }
@@ -14,12 +10,7 @@ _SETTINGS = {
 
 def refuse_missing_stages(request: Request) -> None:
     """Raise an `InputError` if the request needs a stage that is not there yet."""
-    missing = [
-        stage
-        for (action, level), stage in _ACTIONS.items()
-        if request.action == action and request.level == level
-    ]
-    missing += [stage for name, stage in _SETTINGS.items() if name in request.given]
+    missing = [stage for name, stage in _SETTINGS.items() if name in request.given]
     if missing:
         raise InputError(
             expected="an option that this version supports",

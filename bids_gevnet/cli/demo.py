@@ -31,20 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if code:
         return code
-    print("3. Group level: harmonise, train and test over folds (the group report is being built)")
+    print("3. Group level: harmonise, train and test over folds, and report")
     code = run.main([str(cohort), str(output), "group", "-v", *_TRAINING])
     if code:
         return code
-    minutes = (time.monotonic() - started) / 60
-    reports = sorted(output.glob("*.html"))
-    print(f"\nDone in {minutes:.1f} minutes. {len(reports)} reports to open in a browser:")
-    for report in reports:
-        print(f"  {report}")
-    print("Tables and models of the group level:")
-    for path in (*sorted(output.glob("group_*")), *sorted(output.glob("models/*/final"))):
-        print(f"  {path}")
+    print(f"\nDone in {(time.monotonic() - started) / 60:.1f} minutes.")
+    return tell_results(output)
+
+
+def tell_results(output: Path) -> int:
+    """Print where the reports, tables and models are; 1 if there is no group report."""
+    subjects, groups = sorted(output.glob("sub-*.html")), sorted(output.glob("group_*.html"))
+    tables = [path for path in sorted(output.glob("group_*")) if path not in groups]
+    for heading, paths in (
+        ("Tables and models of the group level:", [*tables, *output.glob("models/*/final")]),
+        (f"{len(subjects)} subject reports, to open in a browser:", subjects),
+        (f"{len(groups)} group report:", groups),
+    ):
+        print(heading)
+        for path in paths:
+            print(f"  {path}")
     print("These are results on simulated scans; they say nothing about patients.")
-    return 0
+    return 0 if groups else 1
 
 
 if __name__ == "__main__":

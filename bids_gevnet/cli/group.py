@@ -4,16 +4,26 @@ import json
 import os
 import shutil
 import sys
+import textwrap
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bids_gevnet.bids.derivatives import write_description
-from bids_gevnet.bids.writing import write_text
+from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.execute import configure, read_failures, run_workflow
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError
 from bids_gevnet.settings import to_toml
+
+_WIDTH = 79
+_NAME = 25  # columns for a model's name
+_AGAIN = {
+    "train": "--resume goes on from the last epoch",
+    "report": "--reports-only builds it again",
+}
 
 
 def run_group_level(request: Request) -> int:
@@ -39,9 +49,10 @@ def _labels(request: Request) -> list[str]:
 def _check_cohort(request: Request) -> None:
     """Say what is wrong with the cohort before anything is started."""
     from bids_gevnet.learn.cohort import read_cohort
+    from bids_gevnet.learn.plan import check_reference
 
     learning = request.settings.learning
-    read_cohort(
+    cohort = read_cohort(
         request.output_dir,
         request.bids_dir,
         target=learning.target,
@@ -50,6 +61,7 @@ def _check_cohort(request: Request) -> None:
         folds=learning.folds,
         participants=_labels(request),
     )
+    check_reference(cohort, learning.reference_site)
 
 
 def _train(request: Request, work_dir: Path) -> int:
@@ -68,34 +80,102 @@ def _train(request: Request, work_dir: Path) -> int:
     shutil.rmtree(crash_dir, ignore_errors=True)
     crash_dir.mkdir(parents=True)
     configure(workflow, request.settings.execution, crash_dir=crash_dir)
+    started = _now()
+    _log_run(request, started, None)
     # In this process: training shows its progress, and an interrupt reaches it.
     run_workflow(workflow, plugin="Linear", crash_dir=crash_dir)
     failures = read_failures(crash_dir, {})
     for failure in failures:
         kept = request.output_dir / "logs" / failure.crash_file.name
         shutil.copy(failure.crash_file, kept)
+        again = _AGAIN.get(failure.stage, _AGAIN["train"])
         print(
-            f"bids_gevnet: group: {failure.message} (details: {kept}; --resume goes on from the "
-            "last epoch)",
+            f"bids_gevnet: group: {failure.stage}: {failure.message} (details: {kept}; {again})",
             file=sys.stderr,
         )
-    if not failures:
+    if not any(failure.stage == "train" for failure in failures):
+        _log_run(request, started, _now())
         print(summary(request.output_dir))
+    if not failures:
+        print(f"Report: {request.output_dir / 'group_report.html'}")
     return int(bool(failures))
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _log_run(request: Request, started: str, finished: str | None) -> None:
+    """Leave what was run and when, for the report, which is built before the end."""
+    facts = {
+        "command": sys.argv,
+        "started": started,
+        "finished": finished,
+        "seed": request.settings.execution.random_seed,
+    }
+    write_json(request.output_dir / "logs" / "run-group.json", facts)
+
+
 def summary(output_dir: Path) -> str:
-    """Held-out results as a table for the terminal."""
+    """Held-out results for the terminal, at most 79 columns wide."""
     metrics = json.loads((output_dir / "group_metrics.json").read_text(encoding="utf-8"))
-    lines = [f"{'task':<24} {'network':<16} {'n':>5} {'balanced accuracy':>18} {'ROC AUC':>8}"]
+    lines: list[str] = []
     for task in metrics["tasks"]:
-        pooled = task["pooled"]
-        area = "n/a" if pooled["roc_auc"] is None else f"{pooled['roc_auc']:.3f}"
-        lines.append(
-            f"{task['title']:<24} {task['network']:<16} {pooled['n']:>5} "
-            f"{pooled['balanced_accuracy']:>18.3f} {area:>8}"
-        )
-    lines += [f"warning: {text}" for text in metrics["warnings"]]
-    lines.append("Held-out predictions of all folds: " + str(output_dir / "group_predictions.tsv"))
+        lines += [*_task_lines(task), ""]
+    left_out = [entry for entry in metrics["leave_site_out"] if entry["run"]]
+    if not left_out:
+        lines += _wrapped("No site was left out: ", _why_no_site(metrics))
+    for text in metrics["warnings"]:
+        lines += _wrapped("warning: ", _plain(text))
+    lines.append(f"Held-out predictions: {output_dir / 'group_predictions.tsv'}")
+    lines.append(f"All figures: {output_dir / 'group_metrics.json'}")
     lines.append("Research use only; not for diagnosis.")
     return "\n".join(lines)
+
+
+def _task_lines(task: dict[str, Any]) -> list[str]:
+    """One task: networks with their intervals, what simpler models reach, sites left out."""
+    head = f"{_plain(task['title'])}: {task['n_participants']} participants"
+    lines = [_short(head, _WIDTH), f"{'':<{_NAME}}{'balanced accuracy':<21}ROC AUC"]
+    for scheme in ("folds", "leave-site-out"):
+        own = [model for model in task["models"] if scheme in model["schemes"]]
+        if own and scheme != "folds":
+            lines.append(" each site by models of the other sites:")
+        for model in own:
+            found = model["schemes"][scheme]
+            cells = [_cell(found["pooled"][name]) for name in ("balanced_accuracy", "roc_auc")]
+            p = found["permutation"]["balanced_accuracy"]["p"]
+            name = ("  " if model["kind"] == "network" else "    ") + model["title"]
+            end = f"p {p:.4f}" if p is not None and model["kind"] == "network" else ""
+            lines.append(f"{_short(name, _NAME - 1):<{_NAME}}{cells[0]}{cells[1]}{end}".rstrip())
+    lines.append(f"{'  guessing':<{_NAME}}{task['chance']:.2f}{'':<17}0.50")
+    lines.append("  95% intervals; p by exchanging labels within sites, without retraining.")
+    return lines
+
+
+def _cell(value: dict[str, Any]) -> str:
+    """Write an estimate with its interval, 21 columns wide."""
+    if value["value"] is None:
+        return f"{'n/a':<21}"
+    return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]".ljust(21)
+
+
+def _why_no_site(metrics: dict[str, Any]) -> str:
+    reasons = dict.fromkeys(
+        f"{_plain(entry['site'])}: {_plain(entry['reason'])}"
+        for entry in metrics["leave_site_out"]
+    )
+    return "; ".join(reasons)
+
+
+def _plain(text: str) -> str:
+    """Show text from a dataset without what a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    return textwrap.wrap(head + text, _WIDTH, subsequent_indent="  ")

@@ -14,6 +14,7 @@ from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
 from bids_gevnet.settings import (
     AnalysisLevel,
+    Classes,
     Correction,
     Harmonisation,
     Masking,
@@ -237,8 +238,8 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--correction",
         choices=get_args(Correction),
-        help="motion and eddy currents: FSL eddy, ANTs, or none "
-        f"(default: {_default('correction')}, FSL where it is installed)",
+        help="motion and eddy currents: FSL eddy, our own model of them, ANTs (motion only), or "
+        f"none (default: {_default('correction')}, FSL where it is installed)",
     )
     group.add_argument(
         "--masking",
@@ -306,24 +307,50 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         "--site", metavar="COLUMN", help="column with the site (default: from the scanner)"
     )
     group.add_argument(
+        "--reference-site",
+        metavar="NAME",
+        help="site that harmonisation brings the others to (default: the mean of all sites)",
+    )
+    group.add_argument(
         "--covariates",
         nargs="*",
         metavar="COLUMN",
         help=f"columns that harmonisation keeps (default: {' '.join(_default('covariates'))})",
     )
     group.add_argument(
+        "--classes",
+        choices=get_args(Classes),
+        help="tell apart every pair of labels, or all labels at once "
+        f"(default: {_default('classes')}; all with more than five labels)",
+    )
+    group.add_argument(
+        "--leave-site-out",
+        action=argparse.BooleanOptionalAction,
+        help="also train without each site in turn and test on it (default: where at least two "
+        "sites can be left out)",
+    )
+    _add_training(group)
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--network",
         metavar="NAME",
         help=f"a name from the zoo, or all (default: {_default('network')})",
     )
-    group.add_argument("--folds", type=int, metavar="N", help=f"(default: {_default('folds')})")
-    group.add_argument("--epochs", type=int, metavar="N", help=f"(default: {_default('epochs')})")
-    group.add_argument(
-        "--samples-per-class",
-        type=int,
-        metavar="N",
-        help=f"mixup up to this many (default: {_default('samples_per_class')})",
-    )
+    for option, kind, text in (
+        ("folds", int, "parts to test in turn"),
+        ("epochs", int, "times through the samples"),
+        ("samples-per-class", int, "mixup up to this many"),
+        ("batch-size", int, "samples per step, over all processes"),
+        ("learning-rate", float, "at the first step; it falls to a tenth"),
+    ):
+        group.add_argument(
+            f"--{option}",
+            type=kind,
+            metavar="N" if kind is int else "RATE",
+            help=f"{text} (default: {_default(option.replace('-', '_'))})",
+        )
     group.add_argument(
         "--devices",
         metavar="auto|N|cpu:N",

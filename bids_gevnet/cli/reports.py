@@ -3,25 +3,47 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _FACTS = "*_desc-report_facts.json"
+_METRICS = "group_metrics.json"
 
 
 def rebuild_reports(request: Request) -> int:
-    """Build the reports of finished participants again and print their paths."""
+    """Build the reports again, of finished participants and of the group, and print their paths.
+
+    A group run that is on disk gets its report at either level; the group level demands one.
+    """
     from bids_gevnet.report.subject import build_subject_report
 
-    labels = finished_labels(request)
-    for label in labels:
-        print(build_subject_report(request.output_dir, label))
-    write_methods(request.output_dir)
+    output_dir = request.output_dir
+    if request.level == "group" and not has_group(output_dir):
+        raise InputError(
+            expected="the results of the group level for --reports-only",
+            found=f"no {_METRICS} in {output_dir}",
+            remedy="run the group level first, without --reports-only",
+        )
+    for label in finished_labels(request):
+        print(build_subject_report(output_dir, label))
+    if has_group(output_dir):
+        from bids_gevnet.report.group import build_group_report
+
+        print(build_group_report(output_dir))
+    write_methods(output_dir)
     return 0
+
+
+def has_group(output_dir: Path) -> bool:
+    """Whether a group run is on disk."""
+    return (output_dir / _METRICS).is_file()
 
 
 def finished_labels(request: Request) -> list[str]:
@@ -44,6 +66,10 @@ def finished_labels(request: Request) -> list[str]:
 
 def write_methods(output_dir: Path, facts: Sequence[dict[str, Any]] | None = None) -> Path:
     """Write CITATION.md: the methods of all that ran, with what to cite."""
+    if has_group(output_dir):
+        from bids_gevnet.report.group import write_group_methods
+
+        return write_group_methods(output_dir)
     from bids_gevnet.report.boilerplate import methods_text
 
     known = read_all_facts(output_dir) if facts is None else facts
@@ -81,3 +107,32 @@ def _planned_facts(request: Request, participants: Sequence[Participant]) -> lis
         if participant.usable
         for scan in find_scans(participant, b0_threshold=settings.b0_threshold)
     ]
+
+
+def write_group_boilerplate(request: Request, people: "pd.DataFrame", target: str) -> int:
+    """Write the methods text of both levels: of what ran, else of what would run.
+
+    Parameters
+    ----------
+    request : Request
+    people : DataFrame
+        participants.tsv.
+    target : str
+        Its column with the classes.
+    """
+    if has_group(request.output_dir):
+        print(write_methods(request.output_dir))
+        return 0
+    from bids_gevnet.report.boilerplate import to_markdown
+    from bids_gevnet.report.group_boilerplate import describe_group, planned_facts
+
+    labelled = people[people[target].notna()]
+    facts = planned_facts(
+        request.settings,
+        labels=[str(label).strip() for label in labelled[target]],
+        target=target,
+    )
+    path = request.output_dir / "CITATION.md"
+    write_text(path, to_markdown(describe_group(facts, read_all_facts(request.output_dir))))
+    print(path)
+    return 0

@@ -98,6 +98,10 @@ def _run_group(request: Request) -> int:
     from bids_gevnet.bids.query import check_description
     from bids_gevnet.cli.plan import describe_labels
 
+    if request.action == "reports-only":
+        from bids_gevnet.cli.reports import rebuild_reports
+
+        return rebuild_reports(request)
     check_description(request.bids_dir)
     table = read_participants(request.bids_dir)
     column = target_column(list(table.columns), request.settings.learning.target)
@@ -108,6 +112,10 @@ def _run_group(request: Request) -> int:
         )
         print(describe_labels(labels, column))
         return 0
+    if request.action == "boilerplate-only":
+        from bids_gevnet.cli.reports import write_group_boilerplate
+
+        return write_group_boilerplate(request, table, column)
     from bids_gevnet.cli.group import run_group_level
 
     return run_group_level(request)

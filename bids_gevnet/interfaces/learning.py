@@ -35,7 +35,7 @@ class TrainGroupOutputSpec(TraitedSpec):
 
 
 class TrainGroup(SimpleInterface):
-    """Train and test the network over folds, then on everybody; torchrun does the work."""
+    """Train and test the network over folds and sites, then on everybody, by torchrun."""
 
     input_spec = TrainGroupInputSpec
     output_spec = TrainGroupOutputSpec

@@ -1,4 +1,4 @@
-"""Training jobs as plain data: one per task, network and fold, and one for the final model.
+"""Training jobs as plain data: one per task, network and fold or site, one for the final model.
 
 The group level writes all jobs of a run to one JSON file; every training process reads it. A job
 names scans of the store and says everything that decides its result, so its `digest` tells
@@ -48,6 +48,8 @@ class TrainOptions:
     precision : str
         "float32", "bfloat16", or "auto": bfloat16 on GPUs.
     harmonise : bool
+    reference_site : str or None
+        Site that harmonisation brings the others to; None for the mean over sites.
     held_out_curve : bool
         Whether to score the test participants after every epoch, for the learning curve only.
     """
@@ -63,6 +65,7 @@ class TrainOptions:
     seed: int = 0
     precision: str = "auto"
     harmonise: bool = True
+    reference_site: str | None = None
     held_out_curve: bool = True
 
 
@@ -91,7 +94,7 @@ class TrainJob:
     task : str
         Folder name of the task.
     fold : int or None
-        None for the final model, which has nobody to be tested on.
+        From 1; None for the final model, which has nobody to be tested on.
     labels : tuple of str
         Classes in the order of the network's outputs.
     nside : int
@@ -106,6 +109,8 @@ class TrainJob:
         Where the model and the checkpoint go.
     dataset : str
         Name of the dataset, to recognise its participants later.
+    held_out_site : str or None
+        The site that nobody in training was scanned at; then `fold` counts the sites.
     """
 
     name: str
@@ -122,6 +127,7 @@ class TrainJob:
     model_dir: str
     work_dir: str
     dataset: str = ""
+    held_out_site: str | None = None
 
     @property
     def digest(self) -> str:

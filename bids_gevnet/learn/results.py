@@ -1,4 +1,4 @@
-"""Held-out predictions of all folds as a table, and the metrics that follow from it alone."""
+"""Held-out predictions as a table, and the metrics that follow from it alone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.learn.calibration import fit_temperature, softmax
+from bids_gevnet.learn.caveats import confound_warnings
+from bids_gevnet.learn.evaluate import evaluate_table
 from bids_gevnet.learn.tables import tsv_cell
 
 if TYPE_CHECKING:
@@ -24,7 +26,9 @@ _FIXED = (
     "session_id",
     "scan",
     "task",
-    "network",
+    "kind",
+    "model",
+    "scheme",
     "fold",
     "label",
     "predicted",
@@ -37,30 +41,38 @@ _FIXED = (
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """Held-out results of one task and network.
+    """Held-out results of one task, model and scheme.
 
     Parameters
     ----------
-    task, title, network : str
+    task, title : str
+    kind : str
+        "network" or "baseline".
+    model : str
+        Name of the network or of the baseline.
+    scheme : str
+        "folds" or "leave-site-out".
     labels : tuple of str
     rows : tuple of ScanRow
         The scans, all folds together.
     folds : (n,) array of int
-        The fold each scan was tested in.
+        The fold each scan was tested in, or the number of its site.
     probabilities : (n, n_classes) array
-        Calibrated on the other folds.
-    temperature : float
-        Fitted to all folds, for the final model.
+        A network's are calibrated on the other folds.
+    temperature : float or None
+        Fitted to all folds, for the final model; None for baselines.
     """
 
     task: str
     title: str
-    network: str
+    kind: str
+    model: str
+    scheme: str
     labels: tuple[str, ...]
     rows: tuple[ScanRow, ...]
     folds: NDArray[np.intp]
     probabilities: NDArray[np.float64]
-    temperature: float
+    temperature: float | None = None
 
     @property
     def truth(self) -> NDArray[np.intp]:
@@ -91,17 +103,21 @@ def calibrate(
 
 
 def write_predictions(path: Path, results: Sequence[TaskResult]) -> None:
-    """Write group_predictions.tsv: one row per held-out scan, task and network."""
+    """Write group_predictions.tsv: one row per held-out scan, task, model and scheme.
+
+    Probabilities have all their digits: what is computed from the table is exact.
+    """
     classes = sorted({label for result in results for label in result.labels})
     lines = [[*_FIXED, *(tsv_cell(f"prob_{label}") for label in classes)]]
     for result in results:
+        own = [result.task, result.kind, result.model, result.scheme]
         for row, fold, chances in zip(
             result.rows, result.folds, result.probabilities, strict=True
         ):
             predicted = result.labels[int(chances.argmax())]
-            known = dict(zip(result.labels, map(float, chances), strict=True))
+            known = dict(zip(result.labels, (repr(float(p)) for p in chances), strict=True))
             cells: list[object] = [f"sub-{row.participant}", row.session and f"ses-{row.session}"]
-            cells += [row.scan, result.task, result.network, int(fold), row.label, predicted]
+            cells += [row.scan, *own, int(fold), row.label, predicted]
             cells += [row.site, row.age, row.sex, row.motion]
             cells += [known.get(label) for label in classes]
             lines.append([tsv_cell(cell) for cell in cells])
@@ -109,68 +125,22 @@ def write_predictions(path: Path, results: Sequence[TaskResult]) -> None:
 
 
 def write_metrics(
-    path: Path, results: Sequence[TaskResult], about: Mapping[str, Any]
+    path: Path, predictions: Path, about: Mapping[str, Any], *, seed: int
 ) -> dict[str, Any]:
-    """Write group_metrics.json; returns its content."""
-    content = dict(about) | {
-        "tasks": [
-            {
-                "task": result.task,
-                "title": result.title,
-                "network": result.network,
-                "labels": list(result.labels),
-                "temperature": result.temperature,
-                "pooled": metrics(result.truth, result.probabilities),
-                "folds": [
-                    {"fold": int(fold)}
-                    | metrics(
-                        result.truth[result.folds == fold],
-                        result.probabilities[result.folds == fold],
-                    )
-                    for fold in np.unique(result.folds)
-                ],
-            }
-            for result in results
-        ]
-    }
-    write_json(path, content)
-    return content
-
-
-def metrics(truth: NDArray[np.intp], probabilities: NDArray[np.float64]) -> dict[str, Any]:
-    """Accuracy, balanced accuracy, ROC AUC, log loss, Brier score and confusion.
+    """Write group_metrics.json; returns its content.
 
     Parameters
     ----------
-    truth : (n,) array of int
-    probabilities : (n, n_classes) array
-
-    Returns
-    -------
-    metrics : dict
-        The area under the curve is None where not all classes are present; with more than two
-        classes it is the mean over one class against the others.
+    path : Path
+    predictions : Path
+        group_predictions.tsv, which all figures come from.
+    about : mapping
+        Facts of the training; warnings about the figures are added to its ``warnings``.
+    seed : int
+        Of bootstrap and permutations.
     """
-    from sklearn import metrics as measure
-
-    classes = np.arange(probabilities.shape[1])
-    predicted = probabilities.argmax(axis=1)
-    recalls = measure.recall_score(truth, predicted, labels=np.unique(truth), average="macro")
-    area = None
-    if len(np.unique(truth)) == len(classes):
-        two = len(classes) == 2
-        area = float(
-            measure.roc_auc_score(truth, probabilities[:, 1])
-            if two
-            else measure.roc_auc_score(truth, probabilities, multi_class="ovr", labels=classes)
-        )
-    one_hot = np.eye(len(classes))[truth]
-    return {
-        "n": len(truth),
-        "accuracy": float(measure.accuracy_score(truth, predicted)),
-        "balanced_accuracy": float(recalls),
-        "roc_auc": area,
-        "log_loss": float(measure.log_loss(truth, probabilities, labels=classes)),
-        "brier": float(np.square(probabilities - one_hot).sum(axis=1).mean()),
-        "confusion": measure.confusion_matrix(truth, predicted, labels=classes).tolist(),
-    }
+    figures = evaluate_table(predictions, seed=seed)
+    warnings = [*about.get("warnings", ()), *confound_warnings(figures)]
+    content = figures | dict(about) | {"warnings": list(dict.fromkeys(warnings))}
+    write_json(path, content)
+    return content

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from bids_gevnet.settings import Classes
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
 _MAX_SLUG = 24
+_PAIRED_CLASSES = 5
+"""With more classes than this, all at once: the number of pairs grows with the square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +67,29 @@ def make_tasks(labels: Iterable[str], *, pairs: bool = True) -> tuple[Task, ...]
     if pairs:
         return tuple(Task(pair) for pair in combinations(names, 2))
     return (Task(tuple(names)),)
+
+
+def choose_tasks(
+    labels: Iterable[str], classes: Classes
+) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+    """List the problems that `--classes` asks for, and what there is to say about it.
+
+    Parameters
+    ----------
+    labels : iterable of str
+    classes : str
+        "pairs" or "all".
+
+    Returns
+    -------
+    tasks : tuple of Task
+    warnings : tuple of str
+    """
+    names = set(labels)
+    if classes == "pairs" and len(names) > _PAIRED_CLASSES:
+        text = (
+            f"{len(names)} labels make {len(names) * (len(names) - 1) // 2} pairs: they are told "
+            "apart all at once instead."
+        )
+        return make_tasks(names, pairs=False), (text,)
+    return make_tasks(names, pairs=classes == "pairs"), ()

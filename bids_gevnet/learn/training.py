@@ -104,6 +104,7 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
             sites=[scan.site for scan in scans],
             groups=[job.labels[scan.label] for scan in scans],
             covariates={name: [scan.covariates.get(name) for scan in scans] for name in names},
+            reference=job.options.reference_site,
             nside=job.nside,
             degrees=fit_limits(job.nside)[1],
         )

@@ -51,7 +51,11 @@ def methods_text(facts: Facts | Sequence[Facts]) -> str:
     facts : mapping or sequence of mapping
         As in `*_desc-report_facts.json`; any part may be missing.
     """
-    methods = describe_methods(facts)
+    return to_markdown(describe_methods(facts))
+
+
+def to_markdown(methods: Methods) -> str:
+    """Write a methods text as Markdown, with numbered references."""
     lines = ["# Methods", ""]
     for heading, text in methods.paragraphs:
         lines += [f"## {heading}", "", methods.number(text), ""]
@@ -76,6 +80,11 @@ def describe_methods(facts: Facts | Sequence[Facts]) -> Methods:
     paragraphs = tuple(
         (heading, text) for heading, write in parts if (text := " ".join(write(scans)))
     )
+    return with_references(paragraphs)
+
+
+def with_references(paragraphs: tuple[tuple[str, str], ...]) -> Methods:
+    """Add the list of what is cited, in the order in which it is."""
     keys = [
         key
         for _, text in paragraphs

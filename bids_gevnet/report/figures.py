@@ -9,6 +9,7 @@ The same input gives the same bytes: identifiers are numbered anew, dates left o
 import base64
 import io
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,7 @@ _STYLE: Mapping[str, Any] = {
     "figure.facecolor": "none",
     "legend.frameon": False,
     "lines.linewidth": 1.5,
+    "text.parse_math": False,  # a label with a dollar is a label
 }
 
 
@@ -70,6 +72,12 @@ def figure(width: float, height: float, **grid: Any) -> Iterator[tuple[Any, Any]
         yield drawing, drawing.subplots(**grid)
 
 
+def plain_label(text: str, length: int = 24) -> str:
+    """Shorten a label of the dataset for a chart; what cannot be printed becomes a blank."""
+    clean = "".join(char if char.isprintable() else " " for char in text)
+    return clean if len(clean) <= length else clean[: length - 1] + "…"
+
+
 def to_svg(drawing: Any, name: str, description: str) -> Markup:
     """Write a figure as inline SVG.
 
@@ -83,7 +91,10 @@ def to_svg(drawing: Any, name: str, description: str) -> Markup:
         What a person who cannot see the figure should know.
     """
     stream = io.StringIO()
-    drawing.savefig(stream, format="svg", metadata={"Date": None})
+    with warnings.catch_warnings():
+        # The reader's browser has the letters that our font for measuring lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        drawing.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

@@ -89,13 +89,15 @@ class Sampler:
             ndimage.spline_filter(data, self.order, output=np.float32) if self.order > 1 else data
         )
 
-    def slice(self, box: Box, axis: int, position_mm: float) -> npt.NDArray[np.float32]:
+    def slice(
+        self, box: Box, axis: int, position_mm: float, *, pixel_mm: float = PIXEL_MM
+    ) -> npt.NDArray[np.float32]:
         """Sample a slice, (height, width), first row on top; zero outside the volume."""
         from scipy import ndimage
 
         right, up = _IN_PLANE[axis]
-        columns = np.arange(box[0][right], box[1][right], PIXEL_MM)
-        rows = np.arange(box[1][up], box[0][up], -PIXEL_MM)
+        columns = np.arange(box[0][right], box[1][right], pixel_mm)
+        rows = np.arange(box[1][up], box[0][up], -pixel_mm)
         points = np.empty((len(rows), len(columns), 3))
         points[..., axis] = position_mm
         points[..., right] = columns
@@ -238,16 +240,31 @@ def draw_map(
     *,
     positions: Sequence[tuple[int, float]],
     colours: str = "viridis",
+    limits: tuple[float, float] | None = None,
 ) -> ColourMap:
-    """Draw a map inside a mask, from zero to the 98th percentile of its inner voxels."""
+    """Draw a map inside a mask.
+
+    Parameters
+    ----------
+    name : str
+    volume, mask : Volume
+    box : (low, high)
+        Part of the world to show.
+    positions : sequence of (axis, mm)
+    colours : str
+        Name of a matplotlib colour map.
+    limits : (float, float), optional
+        Values at the ends of the colours (default: zero and the 98th percentile of the inner
+        voxels).
+    """
     table = colour_table(colours)
     table[0] = 0  # black outside the mask
-    high = window(volume, inner(mask), 98.0)
+    low, high = limits or (0.0, window(volume, inner(mask), 98.0))
     sampler, mask_sampler = Sampler(volume), Sampler(mask, order=1)
     slices = []
     for axis, position in positions:
         inside = mask_sampler.slice(box, axis, position) > 0.5
-        shades = np.maximum(to_bytes(sampler.slice(box, axis, position), 0, high), 1)
+        shades = np.maximum(to_bytes(sampler.slice(box, axis, position), low, high), 1)
         shades[~inside] = 0
         height, width = shades.shape
         slices.append(
@@ -260,4 +277,4 @@ def draw_map(
             )
         )
     ramp = np.arange(1, 256, dtype=np.uint8)[None]
-    return ColourMap(name, slices, 0.0, high, to_png_uri(ramp, table))
+    return ColourMap(name, slices, low, high, to_png_uri(ramp, table))

@@ -19,6 +19,8 @@ from markupsafe import Markup
 
 MISSING = Markup('<span class="missing">not available</span>')
 
+SCRIPTS = ("page.js", "tables.js")
+
 _TEMPLATES = files(__package__) / "templates"
 
 
@@ -32,7 +34,7 @@ def render_page(template: str, context: Mapping[str, Any]) -> str:
     context : mapping
         What the template shows; it is escaped.
     """
-    script = read_template("page.js")
+    script = "\n".join(read_template(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
         _environment()

@@ -137,4 +137,96 @@ REFERENCES = {
         "networks. Advances in Neural Information Processing Systems 29.",
         "https://arxiv.org/abs/1605.06265",
     ),
+    "rishglm": Reference(
+        "De Luca A, Swartenbroekx T, Seelaar H, et al. (2025). Cross-site harmonization of "
+        "diffusion MRI data without matched training subjects. Magnetic Resonance in Medicine "
+        "94(4):1750-1762.",
+        "https://pmc.ncbi.nlm.nih.gov/articles/PMC12309894",
+    ),
+    "midrish": Reference(
+        "Newlin NR, Kim ME, Kanakaraj P, et al. (2024). MidRISH: unbiased harmonization of "
+        "rotationally invariant harmonics of the diffusion signal. Magnetic Resonance Imaging "
+        "111:113-119.",
+        _doi("10.1016/j.mri.2024.03.033"),
+    ),
+    "mixup": Reference(
+        "Zhang H, Cisse M, Dauphin YN, Lopez-Paz D (2018). mixup: beyond empirical risk "
+        "minimization. International Conference on Learning Representations.",
+        "https://arxiv.org/abs/1710.09412",
+    ),
+    "adam": Reference(
+        "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. International "
+        "Conference on Learning Representations.",
+        "https://arxiv.org/abs/1412.6980",
+    ),
+    "torch": Reference(
+        "Paszke A, Gross S, Massa F, et al. (2019). PyTorch: an imperative style, "
+        "high-performance deep learning library. Advances in Neural Information Processing "
+        "Systems 32.",
+        "https://arxiv.org/abs/1912.01703",
+    ),
+    "deepsphere": Reference(
+        "Defferrard M, Milani M, Gusset F, Perraudin N (2020). DeepSphere: a graph-based "
+        "spherical CNN. International Conference on Learning Representations.",
+        "https://arxiv.org/abs/2012.15000",
+    ),
+    "temperature": Reference(
+        "Guo C, Pleiss G, Sun Y, Weinberger KQ (2017). On calibration of modern neural networks. "
+        "Proceedings of the 34th International Conference on Machine Learning.",
+        "https://arxiv.org/abs/1706.04599",
+    ),
+    "sklearn": Reference(
+        "Pedregosa F, Varoquaux G, Gramfort A, et al. (2011). Scikit-learn: machine learning in "
+        "Python. Journal of Machine Learning Research 12:2825-2830.",
+        "https://www.jmlr.org/papers/v12/pedregosa11a.html",
+    ),
+    "wilson": Reference(
+        "Wilson EB (1927). Probable inference, the law of succession, and statistical inference. "
+        "Journal of the American Statistical Association 22(158):209-212.",
+        _doi("10.1080/01621459.1927.10502953"),
+    ),
+    "mover": Reference(
+        "Zou GY, Donner A (2008). Construction of confidence limits about effect measures: a "
+        "general approach. Statistics in Medicine 27(10):1693-1702.",
+        _doi("10.1002/sim.3095"),
+    ),
+    "paired": Reference(
+        "Newcombe RG (1998). Improved confidence intervals for the difference between binomial "
+        "proportions based on paired data. Statistics in Medicine 17(22):2635-2650.",
+        _doi("10.1002/(SICI)1097-0258(19981130)17:22%3C2635::AID-SIM954%3E3.0.CO;2-C"),
+    ),
+    "newcombe": Reference(
+        "Newcombe RG (2006). Confidence intervals for an effect size measure based on the "
+        "Mann-Whitney statistic. Part 2: asymptotic methods and evaluation. Statistics in "
+        "Medicine 25(4):559-573.",
+        _doi("10.1002/sim.2324"),
+    ),
+    "boyd": Reference(
+        "Boyd K, Eng KH, Page CD (2013). Area under the precision-recall curve: point estimates "
+        "and confidence intervals. Machine Learning and Knowledge Discovery in Databases, LNCS "
+        "8190:451-466.",
+        _doi("10.1007/978-3-642-40994-3_29"),
+    ),
+    "permutation": Reference(
+        "Ojala M, Garriga GC (2010). Permutation tests for studying classifier performance. "
+        "Journal of Machine Learning Research 11:1833-1863.",
+        "https://www.jmlr.org/papers/v11/ojala10a.html",
+    ),
+    "neverzero": Reference(
+        "Phipson B, Smyth GK (2010). Permutation p-values should never be zero: calculating "
+        "exact p-values when permutations are randomly drawn. Statistical Applications in "
+        "Genetics and Molecular Biology 9(1):39.",
+        _doi("10.2202/1544-6115.1585"),
+    ),
+    "cramer": Reference(
+        "Bergsma W (2013). A bias-correction for Cramér's V and Tschuprow's T. Journal of the "
+        "Korean Statistical Society 42(3):323-328.",
+        _doi("10.1016/j.jkss.2012.10.002"),
+    ),
+    "saliency": Reference(
+        "Simonyan K, Vedaldi A, Zisserman A (2014). Deep inside convolutional networks: "
+        "visualising image classification models and saliency maps. Workshop at the "
+        "International Conference on Learning Representations.",
+        "https://arxiv.org/abs/1312.6034",
+    ),
 }

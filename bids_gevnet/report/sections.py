@@ -248,7 +248,7 @@ def overlay_slices(
     scan: ScanEvidence, space: TemplateSpace, settings: Mapping[str, Any]
 ) -> list[Slice]:
     """Draw scan and template on the same slices."""
-    loaded = _load_template(scan, settings)
+    loaded = load_template(scan, settings)
     if space.series is None or loaded is None:
         return []
     template, mask = loaded
@@ -264,9 +264,8 @@ def _within(positions: Sequence[tuple[int, float]], box: Box) -> list[tuple[int,
     return [(a, mm) for a, mm in positions if box[0][a] < mm < box[1][a]]
 
 
-def _load_template(
-    scan: ScanEvidence, settings: Mapping[str, Any]
-) -> tuple[Volume, Volume] | None:
+def load_template(scan: ScanEvidence, settings: Mapping[str, Any]) -> tuple[Volume, Volume] | None:
+    """Load the template that a scan was registered to, and its brain; nothing if it is gone."""
     if scan.template == DEFAULT_TEMPLATE:
         from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
 

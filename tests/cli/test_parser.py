@@ -56,6 +56,25 @@ def test_command_line_wins_over_file_and_file_over_defaults(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], None),
+        (["--leave-site-out"], True),
+        (["--no-leave-site-out"], False),
+    ],
+)
+def test_leaving_sites_out_is_on_off_or_as_it_fits(options, expected):
+    assert parse(*options, level="group").settings.learning.leave_site_out is expected
+
+
+def test_options_of_training_reach_the_settings():
+    options = ["--batch-size", "3", "--learning-rate", "1e-4", "--classes", "all"]
+    learning = parse(*options, "--reference-site", "A", level="group").settings.learning
+    assert (learning.batch_size, learning.learning_rate) == (3, 1e-4)
+    assert (learning.classes, learning.reference_site) == ("all", "A")
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--nside", "5"], "a power of two"),
@@ -67,7 +86,7 @@ def test_wrong_usage_gets_a_sentence_and_code_2(capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--reports-only", "--boilerplate-only", "--resource-monitor"])
+@pytest.mark.parametrize("option", ["--resource-monitor"])
 def test_what_is_not_there_yet_is_said(capsys, option):
     assert main(["/data", "/out", "group", option]) == 2
     assert "which is still being built" in capsys.readouterr().err

@@ -28,11 +28,16 @@ def study(tmp_path_factory):
 
 def test_every_held_out_prediction_is_in_the_table(study):
     table = pd.read_csv(study / "out/group_predictions.tsv", sep="\t")
+    models = ["ckn2+gevnet", "site", "motion", "age_sex", "rish"]
+    assert list(dict.fromkeys(table["model"])) == models
+    table = table[table["kind"] == "network"]
     assert sorted(table["participant_id"]) == [f"sub-{label}" for label in TRAINED]
     assert set(table["fold"]) == {1, 2}
     metrics = json.loads((study / "out/group_metrics.json").read_text())
     correct = (table["label"] == table["predicted"]).mean()
-    assert metrics["tasks"][0]["pooled"]["accuracy"] == pytest.approx(correct)
+    network = metrics["tasks"][0]["models"][0]["schemes"]["folds"]
+    assert network["pooled"]["accuracy"]["value"] == pytest.approx(correct)
+    assert "not for diagnosis" in (study / "out/group_report.html").read_text()
 
 
 def test_a_new_scan_is_predicted_with_caution(study):

@@ -159,8 +159,15 @@ def make_jobs(
 ) -> list[TrainJob]:
     """Write a study and plan its training: two folds and the final model."""
     study = Study(root, make_people(per_class, ("AD", "PD"), ("A", "B")), effect=0.8, seed=0)
-    settings = LearningSettings(folds=2, epochs=3, samples_per_class=5, network=network)
-    chosen = TrainOptions(batch_size=4, **options)  # type: ignore[arg-type]
+    settings = LearningSettings(
+        folds=2,
+        epochs=3,
+        samples_per_class=5,
+        batch_size=4,
+        network=network,
+        leave_site_out=False,
+    )
+    chosen = TrainOptions(**options)  # type: ignore[arg-type]
     plan = prepare_group(
         study.output_dir, study.bids_dir, settings, ExecutionSettings(nprocs=1), options=chosen
     )

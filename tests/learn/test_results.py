@@ -1,4 +1,4 @@
-"""Calibration and metrics."""
+"""Calibration of held-out scores."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bids_gevnet.learn.calibration import fit_temperature
-from bids_gevnet.learn.results import calibrate, metrics
+from bids_gevnet.learn.results import calibrate
 
 
 @settings(deadline=None, max_examples=10)
@@ -34,25 +34,3 @@ def test_a_fold_is_calibrated_by_the_others() -> None:
     again, _ = calibrate(scores, flipped, folds)
     np.testing.assert_array_equal(again[folds == 1], chances[folds == 1])
     assert not np.array_equal(again[folds == 2], chances[folds == 2])
-
-
-def test_metrics_of_a_small_table_by_hand() -> None:
-    truth = np.array([0, 0, 0, 1])
-    chances = np.array([[0.9, 0.1], [0.6, 0.4], [0.3, 0.7], [0.4, 0.6]])
-    found = metrics(truth, chances)
-    assert found["accuracy"] == 0.75
-    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 1) / 2)
-    assert found["roc_auc"] == pytest.approx(2 / 3)
-    assert found["confusion"] == [[2, 1], [0, 1]]
-    assert found["brier"] == pytest.approx(2 * (0.01 + 0.16 + 0.49 + 0.16) / 4)
-
-
-def test_fold_without_a_class_has_no_area() -> None:
-    found = metrics(np.array([0, 0]), np.array([[0.9, 0.1], [0.4, 0.6]]))
-    assert found["roc_auc"] is None
-    assert found["balanced_accuracy"] == 0.5
-
-
-def test_three_classes() -> None:
-    chances = np.eye(3)[[0, 1, 2, 0]] * 0.8 + 0.2 / 3
-    assert metrics(np.array([0, 1, 2, 0]), chances)["roc_auc"] == 1.0

@@ -5,7 +5,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bids_gevnet.learn.tasks import Task, make_tasks, slug
+from bids_gevnet.learn.tasks import Task, choose_tasks, make_tasks, slug
 
 
 @settings(deadline=None)
@@ -28,3 +28,15 @@ def test_pairs_and_all() -> None:
 
 def test_title_keeps_the_label_as_it_is() -> None:
     assert Task(("<b>", "PD")).title == "<b> v. PD"
+
+
+def test_many_labels_are_told_apart_at_once_and_that_is_said() -> None:
+    tasks, warnings = choose_tasks("ABCDE", "pairs")
+    assert (len(tasks), warnings) == (10, ())
+    tasks, warnings = choose_tasks("ABCDEF", "pairs")
+    assert tasks == (Task(tuple("ABCDEF")),)
+    assert "15 pairs" in warnings[0]
+
+
+def test_all_at_once_when_asked() -> None:
+    assert choose_tasks("BCA", "all") == ((Task(("A", "B", "C")),), ())

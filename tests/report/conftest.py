@@ -364,3 +364,24 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where pictures of the reports go: BIDS_GEVNET_SCREENSHOTS, or a temporary folder."""
     wanted = os.environ.get("BIDS_GEVNET_SCREENSHOTS")
     return Path(wanted).resolve() if wanted else tmp_path_factory.mktemp("screenshots")
+
+
+@pytest.fixture(scope="session")
+def group_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A group run with two networks and a checked harmonisation: do not change it."""
+    from report.group_study import GroupStudy
+
+    study = GroupStudy(tmp_path_factory.mktemp("group") / "out", networks=("ckn2", "ckn2+gevnet"))
+    folder = study.write()
+    for network in study.networks:
+        facts = {"digest": f"{network} 1", "fold": 1, "scans": 12, "largest_difference": 0.0}
+        write_json(study.folder_of(network) / "harmonisation_check.json", facts)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def group_report(group_output: Path) -> Path:
+    """Its report."""
+    from bids_gevnet.report.group import build_group_report
+
+    return build_group_report(group_output)

@@ -79,7 +79,9 @@ def test_numbers_point_to_the_list_and_all_of_it_is_cited():
 def test_every_reference_can_be_followed():
     for reference in REFERENCES.values():
         assert re.match(
-            r"https://(doi\.org/10\.\d{4,}/\S+|arxiv\.org/abs/\d+\.\d+)$", reference.url
+            r"https://(doi\.org/10\.\d{4,}/\S+|arxiv\.org/abs/\d+\.\d+|"
+            r"www\.jmlr\.org/papers/\S+\.html|pmc\.ncbi\.nlm\.nih\.gov/articles/PMC\d+)$",
+            reference.url,
         )
         assert re.search(r"\((19|20)\d\d\)", reference.text)
 

@@ -1,0 +1,376 @@
+"""Results of the group level as the report shows them, read from group_metrics.json.
+
+The file may be of another version or damaged: everything is read piece by piece, and what is not
+of the kind it should be counts as missing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Facts = Mapping[str, Any]
+
+MEASURES: Mapping[str, tuple[str, str]] = {
+    "balanced_accuracy": ("Balanced accuracy", "mean of the recalls of all classes"),
+    "accuracy": ("Accuracy", "share of scans that were right"),
+    "roc_auc": ("ROC AUC", "chance that a case is ranked above a non-case"),
+    "average_precision": ("Average precision", "area under the precision-recall curve"),
+    "brier": ("Brier score", "mean squared error of the probabilities; 0 is best"),
+    "log_loss": ("Log loss", "0 is best"),
+    "ece": ("Calibration error", "expected; 0 is best"),
+}
+"""Measures in the order in which they are shown: name and meaning."""
+
+FOLDS, SITES_OUT = "folds", "leave-site-out"
+
+
+def as_map(value: Any) -> Facts:
+    """Give a mapping, empty if the value is something else."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Give a list, empty if the value is something else."""
+    return value if isinstance(value, list) else []
+
+
+def as_number(value: Any) -> float | None:
+    """Give a finite number or None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if good else None
+
+
+def as_numbers(value: Any) -> list[float]:
+    """Give numbers, none if one of them is missing."""
+    found = [as_number(item) for item in as_list(value)]
+    return [] if any(item is None for item in found) else [float(item or 0) for item in found]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A figure with its interval; any of the three may be missing."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def text(self) -> str:
+        """For a cell of a table."""
+        if self.value is None:
+            return "–"
+        if self.low is None or self.high is None:
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def read_value(raw: Any) -> Value:
+    """Read a figure, with or without interval."""
+    if isinstance(raw, Mapping):
+        return Value(*(as_number(raw.get(key)) for key in ("value", "low", "high")))
+    return Value(as_number(raw))
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a table with an interval drawn beside it.
+
+    Attributes
+    ----------
+    name, note : str
+    value : Value
+    n : str
+        How many scans it rests on.
+    kind : str
+        "network" or "baseline": sets the colour.
+    """
+
+    name: str
+    value: Value
+    note: str = ""
+    n: str = ""
+    kind: str = "network"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One model under one scheme."""
+
+    pooled: Facts
+    folds: list[Facts]
+    sites: list[Facts]
+    summary: Facts
+    roc: list[Facts]
+    pr: list[Facts]
+    calibration: Facts
+    permutation: Facts
+
+    def value(self, measure: str) -> Value:
+        """Give the pooled figure of a measure."""
+        return read_value(self.pooled.get(measure))
+
+    @property
+    def rows(self) -> list[tuple[str, str, Value, str]]:
+        """Name, meaning, pooled figure and mean over folds of every measure that is there."""
+        found = []
+        for key, (name, hint) in MEASURES.items():
+            if key in self.pooled:
+                found.append((name, hint, self.value(key), _over_folds(self.summary.get(key))))
+        return found
+
+    @property
+    def confusion(self) -> list[list[int]]:
+        """Rows true, columns predicted; empty if it is not a square of counts."""
+        rows = [as_list(row) for row in as_list(self.pooled.get("confusion"))]
+        square = all(len(row) == len(rows) for row in rows)
+        whole = all(isinstance(n, int) and n >= 0 for row in rows for n in row)
+        return rows if square and whole else []
+
+    @property
+    def recalls(self) -> list[tuple[str, Value]]:
+        """Recall of each class."""
+        return [
+            (str(entry.get("label", "")), read_value(entry))
+            for entry in map(as_map, as_list(self.pooled.get("recall")))
+        ]
+
+    def by_fold(self, measure: str = "balanced_accuracy") -> list[Bar]:
+        """Give a bar for every fold."""
+        return [
+            Bar(f"Fold {fold.get('fold')}", read_value(fold.get(measure)), n=_n(fold))
+            for fold in self.folds
+        ]
+
+    def by_site(self, measure: str = "accuracy") -> list[Bar]:
+        """Give a bar for every site."""
+        return [
+            Bar(str(site.get("site", "")), read_value(site.get(measure)), n=_n(site))
+            for site in self.sites
+        ]
+
+    def by_left_out_site(self, measure: str = "accuracy") -> list[Bar]:
+        """Give a bar for every site that a model was tested on but not trained with."""
+        return [
+            Bar(str(fold.get("site", "")), read_value(fold.get(measure)), n=_n(fold))
+            for fold in self.folds
+        ]
+
+    @property
+    def chance_text(self) -> str:
+        """What the permutation test says."""
+        if not self.permutation:
+            return ""
+        own = as_map(self.permutation.get("balanced_accuracy"))
+        p, n = as_number(own.get("p")), self.permutation.get("n")
+        if p is None:
+            reason = self.permutation.get("reason")
+            return f"not possible: {reason}" if reason else "not possible"
+        null, spread = as_number(own.get("null_mean")), as_number(own.get("null_sd"))
+        text = f"p {'<' if p < 0.001 else '='} {max(p, 0.001):.3f}, {n} permutations"
+        if null is not None and spread is not None:
+            text += f"; shuffled labels reach {null:.2f} ± {spread:.2f}"
+        return text
+
+
+def _over_folds(raw: Any) -> str:
+    own = as_map(raw)
+    mean, sd = as_number(own.get("mean")), as_number(own.get("sd"))
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" + (f" ± {sd:.2f}" if sd is not None else "")
+
+
+def _n(raw: Facts) -> str:
+    scans, people = raw.get("n_scans"), raw.get("n_participants")
+    if not isinstance(scans, int):
+        return ""
+    return f"{scans}" if scans == people or not isinstance(people, int) else f"{scans} ({people})"
+
+
+def read_evaluation(raw: Any) -> Evaluation | None:
+    """Read the results of one scheme, or nothing."""
+    own = as_map(raw)
+    if not as_map(own.get("pooled")):
+        return None
+    return Evaluation(
+        pooled=as_map(own.get("pooled")),
+        folds=[as_map(entry) for entry in as_list(own.get("folds"))],
+        sites=[as_map(entry) for entry in as_list(own.get("sites"))],
+        summary=as_map(own.get("fold_summary")),
+        roc=[as_map(entry) for entry in as_list(own.get("roc"))],
+        pr=[as_map(entry) for entry in as_list(own.get("pr"))],
+        calibration=as_map(own.get("calibration")),
+        permutation=as_map(own.get("permutation")),
+    )
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """A network or a baseline."""
+
+    kind: str
+    model: str
+    title: str
+    about: str
+    folds: Evaluation | None
+    sites_out: Evaluation | None
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One classification problem.
+
+    Attributes
+    ----------
+    key : str
+        Safe for identifiers in the page.
+    comparisons : list of Bar
+        Balanced accuracy of the network minus that of each baseline.
+    not_left_out : list of (str, str)
+        Sites that no model was trained without, and why.
+    """
+
+    key: str
+    task: str
+    title: str
+    labels: tuple[str, ...]
+    chance: float | None
+    n_scans: int
+    n_participants: int
+    models: list[ModelResult]
+    comparisons: list[Bar] = field(default_factory=list)
+    not_left_out: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def networks(self) -> list[ModelResult]:
+        """The networks."""
+        return [model for model in self.models if model.kind == "network"]
+
+    @property
+    def main(self) -> ModelResult | None:
+        """The network that is shown in full: the paper's, or the first."""
+        preferred = [m for m in self.networks if m.model == "ckn2+gevnet"]
+        return next(iter(preferred or self.networks), None)
+
+    def beside(self, measure: str) -> list[Bar]:
+        """Give a bar for every model, networks first."""
+        return [
+            Bar(model.title, model.folds.value(measure), model.about, kind=model.kind)
+            for model in self.models
+            if model.folds is not None
+        ]
+
+
+def read_results(metrics: Facts) -> list[TaskResult]:
+    """Read the results of all tasks."""
+    about = {
+        str(entry.get("model")): str(entry.get("about", ""))
+        for entry in map(as_map, as_list(metrics.get("baselines")))
+    }
+    reasons = [as_map(entry) for entry in as_list(metrics.get("leave_site_out"))]
+    return [
+        _read_task(number, as_map(raw), about, reasons)
+        for number, raw in enumerate(as_list(metrics.get("tasks")), 1)
+        if as_map(raw)
+    ]
+
+
+def _read_task(
+    number: int, raw: Facts, about: Mapping[str, str], reasons: Sequence[Facts]
+) -> TaskResult:
+    models = []
+    for entry in map(as_map, as_list(raw.get("models"))):
+        schemes = as_map(entry.get("schemes"))
+        models.append(
+            ModelResult(
+                kind=str(entry.get("kind", "")),
+                model=str(entry.get("model", "")),
+                title=str(entry.get("title") or entry.get("model") or ""),
+                about=about.get(str(entry.get("model")), ""),
+                folds=read_evaluation(schemes.get(FOLDS)),
+                sites_out=read_evaluation(schemes.get(SITES_OUT)),
+            )
+        )
+    result = TaskResult(
+        key=f"t{number}",
+        task=str(raw.get("task", "")),
+        title=str(raw.get("title", "")),
+        labels=tuple(str(label) for label in as_list(raw.get("labels"))),
+        chance=as_number(raw.get("chance")),
+        n_scans=_count(raw.get("n_scans")),
+        n_participants=_count(raw.get("n_participants")),
+        models=models,
+        not_left_out=[
+            (str(entry.get("site", "")), str(entry.get("reason") or "not run"))
+            for entry in reasons
+            if entry.get("task") == raw.get("task") and entry.get("run") is not True
+        ],
+    )
+    return _with_comparisons(result, raw)
+
+
+def _with_comparisons(result: TaskResult, raw: Facts) -> TaskResult:
+    titles = {model.model: model.title for model in result.models}
+    main = result.main
+    for entry in map(as_map, as_list(raw.get("comparisons"))):
+        if entry.get("scheme") == FOLDS and main and entry.get("network") == main.model:
+            baseline = entry.get("baseline")
+            result.comparisons.append(
+                Bar(
+                    titles.get(str(baseline), str(baseline)),
+                    read_value(entry.get("balanced_accuracy_difference")),
+                    "a confound" if entry.get("confound") else "",
+                    kind="baseline",
+                )
+            )
+    return result
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def verdict(task: TaskResult) -> tuple[str, str]:
+    """Say in a sentence or two what a task's results are worth.
+
+    Returns
+    -------
+    level : str
+        "good", "warning" or "note".
+    text : str
+    """
+    main = task.main
+    own = main.folds if main else None
+    if main is None or own is None or task.chance is None:
+        return "note", "There are no results of a network."
+    figure = own.value("balanced_accuracy")
+    if figure.value is None or figure.low is None:
+        return (
+            "note",
+            f"{main.title}: balanced accuracy {figure.text}; too few people to say more.",
+        )
+    p = as_number(as_map(own.permutation.get("balanced_accuracy")).get("p"))
+    text = f"{main.title}: balanced accuracy {figure.text}, where guessing gives {task.chance:.2f}"
+    text += f" (permutation test p = {p:.3f}). " if p is not None else ". "
+    if figure.low <= task.chance or (p is not None and p >= 0.05):
+        return "note", text + "That is not told apart from guessing."
+    rivals = [
+        bar.name
+        for bar in task.comparisons
+        if bar.note and bar.value.low is not None and bar.value.low <= 0
+    ]
+    if rivals:
+        names = ", ".join(rivals)
+        return "warning", (
+            f"{text}It is above guessing, but not clearly above what is reached without the "
+            f"signal: {names}. What was learned may be that."
+        )
+    text += "It is above guessing and above what confounds alone reach."
+    elsewhere = main.sites_out.value("balanced_accuracy") if main.sites_out else Value()
+    if elsewhere.low is not None and elsewhere.low <= task.chance:
+        return "warning", (
+            f"{text} At sites that it was not trained with it is not told apart from guessing "
+            f"({elsewhere.text})."
+        )
+    return "good", text

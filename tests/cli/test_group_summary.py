@@ -1,0 +1,67 @@
+"""The group level's last words on the terminal."""
+
+import json
+
+import pytest
+
+from bids_gevnet.cli.group import summary
+
+
+def value(number, low=0.4, high=0.9):
+    return {"value": number, "low": low, "high": high, "method": "wilson"}
+
+
+def scheme(number):
+    return {
+        "pooled": {"balanced_accuracy": value(number), "roc_auc": value(None)},
+        "permutation": {"balanced_accuracy": {"p": 0.0123}},
+    }
+
+
+@pytest.fixture
+def content():
+    models = [
+        {"kind": "network", "model": "n", "title": "CKN2 + GEVNet"},
+        {"kind": "baseline", "model": "site", "title": "Site alone"},
+    ]
+    for number, model in enumerate(models):
+        model["schemes"] = {"folds": scheme(0.75 - number / 10), "leave-site-out": scheme(0.55)}
+    return {
+        "tasks": [{"title": "AD v. PD", "n_participants": 12, "chance": 0.5, "models": models}],
+        "leave_site_out": [{"task": "t", "site": "A", "run": True, "reason": None}],
+        "warnings": [],
+    }
+
+
+@pytest.fixture
+def say(tmp_path):
+    def run(content):
+        (tmp_path / "group_metrics.json").write_text(json.dumps(content))
+        text = summary(tmp_path)
+        return text, [line for line in text.splitlines() if str(tmp_path) not in line]
+
+    return run
+
+
+def test_network_baselines_and_sites_with_intervals(say, content):
+    text, lines = say(content)
+    network = next(line for line in lines if "CKN2" in line)
+    assert " ".join(network.split()) == "CKN2 + GEVNet 0.75 [0.40, 0.90] n/a p 0.0123"
+    assert "    Site alone           0.65 [0.40, 0.90]" in text
+    assert text.index("each site by models") < text.index("0.55 [0.40, 0.90]")
+    assert text.endswith("Research use only; not for diagnosis.")
+
+
+def test_why_no_site_was_left_out(say, content):
+    content["leave_site_out"] = [{"task": "t", "site": "A", "run": False, "reason": "too few"}]
+    assert "No site was left out: A: too few" in say(content)[0]
+
+
+def test_narrow_and_harmless_whatever_the_labels_are(say, content):
+    content["tasks"][0]["title"] = "\x1b[31mred\x07 v. " + "long " * 40
+    content["tasks"][0]["models"][0]["title"] = "name " * 20
+    content["warnings"] = ["beware \x1b]0;title\x07 " + "of this " * 30, "x" * 300]
+    text, lines = say(content)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert max(map(len, lines)) <= 79

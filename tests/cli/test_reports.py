@@ -1,0 +1,92 @@
+"""`--reports-only` and `--boilerplate-only` at both levels, from what is on disk."""
+
+from pathlib import Path
+
+import pytest
+from report.group_study import GroupStudy
+
+from bids_gevnet.cli.demo import tell_results
+from bids_gevnet.cli.run import main
+
+PEOPLE = 4
+
+
+@pytest.fixture
+def study(tmp_path) -> tuple[Path, Path]:
+    """A raw dataset of tables, and derivatives of both levels without images."""
+    out = GroupStudy(
+        tmp_path / "out", people=PEOPLE, sites=("A",), folds=2, pictures=False
+    ).write()
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "dataset_description.json").write_text('{"Name": "x", "BIDSVersion": "1.10.0"}')
+    rows = [f"sub-{n:03d}\t{'AP'[n % 2]}D" for n in range(1, PEOPLE + 1)]
+    (raw / "participants.tsv").write_text("participant_id\tdiagnosis\n" + "\n".join(rows) + "\n")
+    return raw, out
+
+
+@pytest.mark.parametrize("level", ["participant", "group"])
+def test_reports_of_both_levels_are_built_again(study, level, capsys):
+    raw, out = study
+    for path in out.glob("*.html"):
+        path.write_text("old")
+    before = {
+        p: p.stat().st_mtime_ns for p in out.rglob("*.*") if p.suffix not in {".html", ".md"}
+    }
+    assert main([str(raw), str(out), level, "--reports-only"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        *(str(out / f"sub-{n:03d}.html") for n in range(1, PEOPLE + 1)),
+        str(out / "group_report.html"),
+    ]
+    assert all(Path(line).read_text() != "old" for line in printed)
+    # Nothing was trained or processed: everything else is as it was.
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+    assert "cross-validation" in (out / "CITATION.md").read_text()
+
+
+def test_subject_reports_alone_where_there_is_no_group_run(study, capsys):
+    raw, out = study
+    (out / "group_metrics.json").unlink()
+    assert main([str(raw), str(out), "participant", "--reports-only"]) == 0
+    assert "group_report.html" not in capsys.readouterr().out
+    assert not (out / "group_report.html").exists()
+    assert main([str(raw), str(out), "group", "--reports-only"]) == 2
+    assert "run the group level first" in capsys.readouterr().err
+
+
+def test_chosen_participants_only(study, capsys):
+    raw, out = study
+    assert main([str(raw), str(out), "group", "--reports-only", "--participant-label", "002"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [str(out / "sub-002.html"), str(out / "group_report.html")]
+
+
+def test_methods_of_a_run_and_of_a_plan(study, tmp_path, capsys):
+    raw, out = study
+    assert main([str(raw), str(out), "group", "--boilerplate-only", "--folds", "7"]) == 0
+    assert "2-fold cross-validation" in (out / "CITATION.md").read_text()  # what ran
+    empty = tmp_path / "empty"
+    command = [str(raw), str(empty), "group", "--boilerplate-only", "--folds", "4"]
+    assert main([*command, "--network", "ckn2", "--harmonisation", "none"]) == 0
+    text = (empty / "CITATION.md").read_text()
+    assert "4-fold cross-validation" in text
+    assert "Sites were not harmonised" in text
+    assert f"{PEOPLE} participants were classified by diagnosis (AD, PD)" in text
+    assert "DeepSphere" not in text
+    assert not (empty / "models").exists()
+
+
+def test_the_demo_ends_with_the_paths_of_all_reports(study, capsys):
+    _, out = study
+    assert tell_results(out) == 1  # the study has no group report yet
+    (out / "group_report.html").write_text("x")
+    capsys.readouterr()
+    assert tell_results(out) == 0
+    printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    reports = [line for line in printed if line.endswith(".html")]
+    assert reports == [str(out / f"sub-{n:03d}.html") for n in range(1, PEOPLE + 1)] + [
+        str(out / "group_report.html")
+    ]
+    assert f"{PEOPLE} subject reports, to open in a browser:" in printed
+    assert "1 group report:" in printed
