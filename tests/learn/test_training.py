@@ -155,7 +155,7 @@ def test_running_statistics_are_those_of_the_training_scans(trained: TrainJob) -
         settled = trainer.network(*batch[:2])
         trainer.network.train()
         now = trainer.network(*batch[:2])
-    torch.testing.assert_close(settled, now, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(settled, now, rtol=1e-3, atol=5e-4)
 
 
 def test_accumulation_takes_the_same_samples(elsewhere: TrainJob, train_here: Any) -> None:
@@ -181,7 +181,7 @@ def test_impossible_numbers_end_the_training(elsewhere: TrainJob) -> None:
 def test_learns_what_is_there_to_learn(tmp_path: Path, make_jobs: Any, train_here: Any) -> None:
     """A plain difference between classes is found in people who were not trained on."""
     job = make_jobs(tmp_path, per_class=4)[0]
-    job = replace(job, options=replace(job.options, epochs=8, samples_per_class=8))
+    job = replace(job, options=replace(job.options, epochs=16, samples_per_class=8))
     train_here(job)
     scores = read_held_out(Path(job.model_dir))
     right = [np.argmax(scores[scan.scan]) == scan.label for scan in job.testing]
