@@ -1,6 +1,7 @@
 """Accuracy of the participant level's functions, on phantoms with known truth and on real scans.
 
     python benchmarks/accuracy.py [--real-data FOLDER] [--voxel-mm 3] [--heads 2]
+    python benchmarks/accuracy.py --only correction [--parts 32 noise ...] [--real-data FOLDER]
 
 FOLDER is a BIDS dataset with reference masks under derivatives/fsl (``*_desc-bet2_mask`` and
 ``*_desc-mrtrix_mask``). Prints one table in Markdown: what, found, wanted.
@@ -198,8 +199,15 @@ def main() -> None:
     parser.add_argument("--real-data", type=Path)
     parser.add_argument("--voxel-mm", type=float, default=3.0)
     parser.add_argument("--heads", type=int, default=2)
+    parser.add_argument("--only", choices=["correction"])
+    parser.add_argument("--parts", nargs="*", default=[])
     options = parser.parse_args()
     print("| what | found | wanted |\n|---|---|---|")
+    if options.only == "correction":
+        from correction import correction_figures
+
+        correction_figures(show, options.voxel_mm, options.real_data, tuple(options.parts))
+        return
     noise_figures()
     resampling_speed()
     template = load_template()

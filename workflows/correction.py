@@ -1,6 +1,8 @@
-"""Correct one run: conform, then FSL's topup and eddy, or ANTs, or nothing."""
+"""Correct one run: conform, then FSL's topup and eddy, or our own model, or ANTs, or nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from nipype.interfaces import utility as niu
 from nipype.pipeline import engine as pe
@@ -8,6 +10,7 @@ from nipype.pipeline import engine as pe
 from bids_gevnet.bids.records import DiffusionRun
 from bids_gevnet.dwi.phase_encoding import are_opposite, phase_encoding, readout_time
 from bids_gevnet.interfaces.conform import Conform
+from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.fsl import Eddy, Topup
 from bids_gevnet.interfaces.masking import MaskBrain
 from bids_gevnet.interfaces.motion import EstimateMotion
@@ -43,11 +46,11 @@ def init_correction_wf(
     Outputs
     -------
     image
-        Series before resampling (ANTs, none) or as eddy left it.
+        Series before resampling (model, ANTs, none) or as eddy left it.
     gradients
         Rotated gradients in world RAS.
     transforms
-        Volume to reference; not set by eddy, which has resampled already.
+        Where volumes belong; not set by eddy, which has resampled already.
     confounds, conform_facts, correction_facts, old_to_new
     """
     workflow = pe.Workflow(name=name)
@@ -82,6 +85,18 @@ def init_correction_wf(
         _connect_eddy(
             workflow, conform, outputnode, run, siblings, settings, tools, threads, mem_gb
         )
+    elif tools.correction == "model":
+        model = _model_node(run, siblings, settings, threads, mem_gb)
+        workflow.connect([
+            (conform, model, [("image", "image"), ("gradients", "gradients")]),
+            (model, outputnode, [
+                ("image", "image"),
+                ("gradients", "gradients"),
+                ("transforms", "transforms"),
+                ("confounds", "confounds"),
+                ("facts", "correction_facts"),
+            ]),
+        ])  # fmt: skip
     else:
         motion = pe.Node(
             EstimateMotion(
@@ -104,6 +119,54 @@ def init_correction_wf(
             ]),
         ])  # fmt: skip
     return workflow
+
+
+def _model_node(
+    run: DiffusionRun,
+    siblings: Sequence[DiffusionRun],
+    settings: PreprocessingSettings,
+    threads: int,
+    mem_gb: float,
+) -> pe.Node:
+    """Our own corrector, with the b0s of the opposite phase encoding that there are."""
+    opposite = _opposite_images(run, siblings)
+    return pe.Node(
+        CorrectSeries(
+            raw_image=str(run.image),
+            direction=phase_encoding(run.metadata).direction,
+            slice_direction=str(run.metadata.get("SliceEncodingDirection") or "k"),
+            readout_s=readout_time(run.metadata, settings.fallback_total_readout_time).seconds,
+            opposite_images=[str(image) for image, _, _ in opposite],
+            opposite_bvals=[bval for _, bval, _ in opposite],
+            opposite_readout_s=[
+                readout_time(metadata, settings.fallback_total_readout_time).seconds
+                for _, _, metadata in opposite
+            ],
+            b0_threshold=settings.b0_threshold,
+            num_threads=threads,
+        ),
+        name="motion",
+        n_procs=threads,
+        mem_gb=1 + 4 * mem_gb,
+    )
+
+
+def _opposite_images(
+    run: DiffusionRun, siblings: Sequence[DiffusionRun]
+) -> list[tuple[Path, str, Mapping[str, Any]]]:
+    """Find images with the opposite phase encoding: path, bval file or "", metadata."""
+    own = phase_encoding(run.metadata)
+    if own.is_guess:
+        return []
+    candidates = [(fieldmap.image, "", fieldmap.metadata) for fieldmap in run.fieldmaps] + [
+        (other.image, str(other.bval), other.metadata) for other in siblings if other != run
+    ]
+    return [
+        (image, bval, metadata)
+        for image, bval, metadata in candidates
+        if not (other := phase_encoding(metadata)).is_guess
+        and are_opposite(own.direction, other.direction)
+    ]
 
 
 def _connect_eddy(
@@ -160,17 +223,8 @@ def _topup_node(
     mem_gb: float,
 ) -> pe.Node | None:
     """Topup, if there is one and b0s of the opposite phase encoding are there for it."""
-    own = phase_encoding(run.metadata)
-    candidates = [(fieldmap.image, "", fieldmap.metadata) for fieldmap in run.fieldmaps] + [
-        (other.image, str(other.bval), other.metadata) for other in siblings if other != run
-    ]
-    opposite = [
-        (image, bval, metadata)
-        for image, bval, metadata in candidates
-        if not (other := phase_encoding(metadata)).is_guess
-        and are_opposite(own.direction, other.direction)
-    ]
-    if tools.topup is None or own.is_guess or not opposite:
+    opposite = _opposite_images(run, siblings)
+    if tools.topup is None or not opposite:
         return None
     images = [(run.image, str(run.bval), run.metadata), *opposite]
     return pe.Node(

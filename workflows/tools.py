@@ -33,7 +33,7 @@ def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) ->
     eddy = find_eddy(search_path, gpu=has_gpu)
     bet = find_tool("bet", search_path)
     if settings.correction == "eddy" and eddy is None:
-        raise _missing("eddy, eddy_cpu, eddy_openmp or eddy_cuda*", "--correction ants")
+        raise _missing("eddy, eddy_cpu, eddy_openmp or eddy_cuda*", "--correction model")
     if settings.masking == "bet" and bet is None:
         raise _missing("bet", "--masking otsu")
     correction = settings.correction

@@ -17,6 +17,7 @@ def write_confounds(
     path: Path,
     parameters: npt.NDArray[np.float64],
     outlier_slices: npt.NDArray[np.integer[Any]] | None = None,
+    eddy_displacement: npt.NDArray[np.float64] | None = None,
 ) -> Path:
     """Write motion, framewise displacement and replaced slices as BIDS writes time series.
 
@@ -27,6 +28,8 @@ def write_confounds(
         Translations in mm, rotations in radians.
     outlier_slices : (n,) array of int, optional
         Slices that were replaced by their prediction.
+    eddy_displacement : (n,) array, optional
+        By eddy currents, root mean square over the head, mm.
     """
     table = pd.DataFrame(parameters, columns=list(MOTION))
     displacement = framewise_displacement(parameters)
@@ -34,6 +37,8 @@ def write_confounds(
     table.insert(0, "framewise_displacement", displacement)
     if outlier_slices is not None:
         table["outlier_slices"] = outlier_slices
+    if eddy_displacement is not None:
+        table["eddy_displacement"] = eddy_displacement
     write_text(path, table.to_csv(sep="\t", index=False, na_rep="n/a", float_format="%.6f"))
     return path
 

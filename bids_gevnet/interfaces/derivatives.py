@@ -37,6 +37,10 @@ _CONFOUNDS = {
     },
     **{f"rot_{axis}": {"Description": f"Rotation about {axis}", "Units": "rad"} for axis in "xyz"},
     "outlier_slices": {"Description": "Slices replaced by their prediction"},
+    "eddy_displacement": {
+        "Description": "Displacement by eddy currents, root mean square over a ball of 50 mm",
+        "Units": "mm",
+    },
 }
 
 

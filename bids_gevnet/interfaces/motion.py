@@ -1,7 +1,7 @@
 """Motion correction without FSL, and what follows any correction: joining runs, resampling."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,16 @@ from bids_gevnet.interfaces.series import (
     write_gradients,
     write_series,
 )
+from bids_gevnet.interfaces.warps import (
+    is_still,
+    link_run,
+    load_placements,
+    resample_placed,
+    save_placements,
+)
+
+if TYPE_CHECKING:
+    from bids_gevnet.dwi.distortion import Warp
 
 
 class EstimateMotionInputSpec(BaseInterfaceInputSpec):
@@ -95,7 +105,9 @@ class JoinRunsInputSpec(BaseInterfaceInputSpec):
     images = traits.List(File(exists=True), mandatory=True, desc="series before resampling")
     gradients = traits.List(File(exists=True), mandatory=True, desc="rotated gradients")
     confounds = traits.List(File(exists=True), mandatory=True, desc="motion tables")
-    transforms = traits.List(File(exists=True), desc="volume to reference; none after eddy")
+    transforms = traits.List(
+        File(exists=True), desc="where volumes belong: rigid or warps; none after eddy"
+    )
     b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
 
@@ -105,7 +117,7 @@ class JoinRunsOutputSpec(TraitedSpec):
 
     image = File(exists=True, desc="all volumes, before resampling")
     gradients = File(exists=True, desc="gradients in the space of the first run")
-    transforms = File(exists=True, desc="(n, 4, 4): volume to the first run's reference")
+    transforms = File(exists=True, desc="where volumes belong, in the space of the first run")
     confounds = File(exists=True, desc="motion of all volumes")
     native = File(exists=True, desc="all volumes, resampled in the space of the first run")
     reference = File(exists=True, desc="their mean b0")
@@ -131,7 +143,7 @@ class JoinRuns(SimpleInterface):
         apart = [0.0]
         for i in range(1, len(runs)):
             link = align_means(references[i], references[0], runs[0].affine)
-            per_run[i] = link @ per_run[i]
+            per_run[i] = link_run(per_run[i], link)
             natives[i] = self._resample(runs[i], per_run[i], runs[0])
             apart.append(round(float(displacement_mm(link[None])[0]), 3))
             turned = rotate_bvecs(runs[i].bvecs_ras, link)
@@ -142,21 +154,21 @@ class JoinRuns(SimpleInterface):
         )
         return runtime
 
-    def _transforms(self, runs: list[Series]) -> list[npt.NDArray[np.float64]]:
+    def _transforms(self, runs: list[Series]) -> "list[npt.NDArray[np.float64] | Warp]":
         if isdefined(self.inputs.transforms) and self.inputs.transforms:
-            return [np.load(path) for path in self.inputs.transforms]
+            return [load_placements(path)[0] for path in self.inputs.transforms]
         return [np.tile(np.eye(4), (len(run.bvals), 1, 1)) for run in runs]
 
     def _resample(
-        self, run: Series, transforms: npt.NDArray[np.float64], target: Series
+        self, run: Series, placement: "npt.NDArray[np.float64] | Warp", target: Series
     ) -> npt.NDArray[np.float32]:
-        if np.array_equal(transforms, np.broadcast_to(np.eye(4), transforms.shape)):
+        if is_still(placement):
             return np.asarray(run.data, dtype=np.float32)
         x, y, z = target.data.shape[:3]
-        return resample_series(
-            run.data,
-            run.affine,
-            transforms,
+        return resample_placed(
+            run,
+            [placement],
+            np.eye(4),
             (x, y, z),
             target.affine,
             n_threads=self.inputs.num_threads,
@@ -166,7 +178,7 @@ class JoinRuns(SimpleInterface):
         self,
         folder: Path,
         runs: list[Series],
-        transforms: list[npt.NDArray[np.float64]],
+        placements: "list[npt.NDArray[np.float64] | Warp]",
         natives: list[npt.NDArray[np.float32]],
     ) -> None:
         bvals = np.concatenate([run.bvals for run in runs])
@@ -180,8 +192,7 @@ class JoinRuns(SimpleInterface):
             image, gradients = write_series(folder, Series(data, runs[0].affine, bvals, bvecs))
             self._results["image"] = str(image)
         self._results["gradients"] = str(gradients)
-        np.save(folder / "transforms.npy", np.concatenate(transforms))
-        self._results["transforms"] = str(folder / "transforms.npy")
+        self._results["transforms"] = str(save_placements(folder, placements))
         native = natives[0] if len(natives) == 1 else np.concatenate(natives, axis=3)
         write_image(folder / "native.nii", native, runs[0].affine)
         self._results["native"] = str(folder / "native.nii")
@@ -190,11 +201,18 @@ class JoinRuns(SimpleInterface):
         self._results["reference"] = str(folder / "b0.nii")
         tables = [read_confounds(path) for path in self.inputs.confounds]
         parameters = np.concatenate([table.iloc[:, 1:7].to_numpy() for table in tables])
-        outliers = None
-        if all("outlier_slices" in table for table in tables):
-            outliers = np.concatenate([table["outlier_slices"].to_numpy(int) for table in tables])
+        further = {
+            name: np.concatenate([table[name].to_numpy() for table in tables])
+            for name in ("outlier_slices", "eddy_displacement")
+            if all(name in table for table in tables)
+        }
         self._results["confounds"] = str(
-            write_confounds(folder / "confounds.tsv", parameters, outliers)
+            write_confounds(
+                folder / "confounds.tsv",
+                parameters,
+                further.get("outlier_slices"),
+                further.get("eddy_displacement"),
+            )
         )
 
 
@@ -231,10 +249,10 @@ class ResampleToTemplate(SimpleInterface):
         to_template = np.array(self.inputs.to_template)
         x, y, z = self.inputs.grid_shape
         grid_affine = np.array(self.inputs.grid_affine)
-        data = resample_series(
-            series.data,
-            series.affine,
-            to_template @ np.load(self.inputs.transforms),
+        data = resample_placed(
+            series,
+            load_placements(self.inputs.transforms),
+            to_template,
             (x, y, z),
             grid_affine,
             n_threads=self.inputs.num_threads,

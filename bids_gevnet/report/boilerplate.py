@@ -151,9 +151,17 @@ def _correction(scans: Sequence[Facts]) -> Iterable[str]:
             "volumes to the mean of their shell, by mutual information. This corrects neither "
             "eddy currents nor susceptibility distortions nor lost slices."
         )
+    if count := methods["model"]:
+        yield (
+            "Head motion and an eddy-current field along the phase-encoding axis were estimated "
+            "together, by comparing every volume with its prediction from the others of its "
+            f"shell{_share(count, total)}, after the idea of eddy [@eddy,outliers]; slices with "
+            "lost signal were replaced by their prediction, and all was applied in one "
+            "interpolation with the Jacobian. Motion within a volume was not modelled."
+        )
     if count := methods["none"]:
         yield f"Neither motion nor distortions were corrected{_share(count, total)}."
-    if methods["eddy"] or methods["ants"]:
+    if methods["eddy"] or methods["ants"] or methods["model"]:
         yield (
             "Gradient directions were rotated with each volume [@rotate]. Framewise displacement "
             "was computed as by Power et al. [@power], with rotations as arcs on a sphere of "

@@ -92,15 +92,15 @@ def _correction(scan: ScanEvidence) -> Iterator[Finding]:
             yield Finding(
                 "note",
                 "Motion was corrected by rigid registration (ANTs); eddy currents, "
-                "susceptibility distortions and lost slices were not. With FSL installed, "
-                "--correction eddy corrects these too.",
+                "susceptibility distortions and lost slices were not. --correction model, or "
+                "eddy with FSL installed, corrects these too.",
                 "motion",
             )
-        elif method == "eddy" and not run.get("susceptibility"):
+        elif method in {"eddy", "model"} and not run.get("susceptibility"):
             yield Finding(
                 "note",
                 "Susceptibility distortions were not corrected: there is no b0 with opposite "
-                "phase encoding, or no topup.",
+                "phase encoding" + (", or no topup." if method == "eddy" else "."),
                 "motion",
             )
 

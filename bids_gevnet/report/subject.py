@@ -14,6 +14,7 @@ from bids_gevnet import __version__
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.dwi.shells import B0_THRESHOLD, find_shells
 from bids_gevnet.report.boilerplate import describe_methods
+from bids_gevnet.report.correction_section import describe_corrections
 from bids_gevnet.report.evidence import (
     ScanEvidence,
     find_scans,
@@ -125,6 +126,7 @@ def _describe_scan(scan: ScanEvidence, settings: Mapping[str, Any], number: int)
         "motion": motion,
         "motion_chart": _motion_chart(scan, confounds, motion, b0_threshold, key),
         "displacement_mm": _largest(scan.parts("correction"), "largest_displacement_mm"),
+        "corrections": describe_corrections(scan.parts("correction"), key),
         "volumes": None if confounds is None else len(confounds),
         "gradients": gradient_view(scan, b0_threshold),
         "quality": _quality_rows(scan.part("quality")),

@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import pytest
 from fsl_stubs import write_stub
@@ -6,6 +7,8 @@ from fsl_stubs import write_stub
 from bids_gevnet.bids.query import find_participants
 from bids_gevnet.cli.graph import draw_graph
 from bids_gevnet.errors import InputError
+from bids_gevnet.interfaces.correction import CorrectSeries
+from bids_gevnet.interfaces.motion import EstimateMotion
 from bids_gevnet.interfaces.template import output_grid
 from bids_gevnet.settings import PreprocessingSettings, SelectionSettings
 from bids_gevnet.workflows.participant import init_participants_wf
@@ -98,6 +101,30 @@ def test_a_guessed_direction_is_not_trusted_for_topup(dataset, tmp_path, no_fsl)
     assert not nodes_of(workflow, ".topup")
 
 
+def test_our_own_model_corrects_where_it_is_asked_for(dataset, tmp_path, no_fsl):
+    for direction, encoding in (("AP", "j-"), ("PA", "j")):
+        copy_run(dataset, direction, encoding)
+    settings = PreprocessingSettings(output_resolution=10, correction="model")
+    nodes = nodes_of(build(dataset, tmp_path, settings), ".motion")
+    assert all(isinstance(node.interface, CorrectSeries) for node in nodes)
+    opposite = {
+        Path(node.inputs.raw_image).name: [Path(p).name for p in node.inputs.opposite_images]
+        for node in nodes
+    }
+    assert set(opposite["sub-01_dir-AP_dwi.nii.gz"]) == {
+        "sub-01_dwi.nii.gz",
+        "sub-01_dir-PA_dwi.nii.gz",
+    }
+    assert opposite["sub-02_dwi.nii.gz"] == []
+
+
+def test_ants_is_there_for_who_wants_it(dataset, tmp_path, no_fsl):
+    settings = PreprocessingSettings(output_resolution=10, correction="ants")
+    nodes = nodes_of(build(dataset, tmp_path, settings), ".motion")
+    assert nodes
+    assert all(isinstance(node.interface, EstimateMotion) for node in nodes)
+
+
 def test_bet_is_used_where_it_is(dataset, tmp_path, no_fsl):
     program = write_stub(no_fsl, "bet", "bet")
     mask = nodes_of(build(dataset, tmp_path), "sub_01.mask")[0]
@@ -107,7 +134,7 @@ def test_bet_is_used_where_it_is(dataset, tmp_path, no_fsl):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (PreprocessingSettings(correction="eddy"), "--correction ants"),
+        (PreprocessingSettings(correction="eddy"), "--correction model"),
         (PreprocessingSettings(masking="bet"), "--masking otsu"),
     ],
 )

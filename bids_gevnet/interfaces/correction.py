@@ -1,0 +1,234 @@
+"""Motion, eddy currents, lost slices and susceptibility without FSL: the model-based corrector."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from nipype.interfaces.base import (
+    BaseInterfaceInputSpec,
+    File,
+    SimpleInterface,
+    TraitedSpec,
+    traits,
+)
+
+from bids_gevnet.bids.gradient_files import read_bval
+from bids_gevnet.bids.writing import write_image
+from bids_gevnet.dwi.conform import Conformed, conform, ras_order
+from bids_gevnet.dwi.gradients import rotate_bvecs, voxel_sizes
+from bids_gevnet.dwi.motion import displacement_mm, rigid_parameters
+from bids_gevnet.dwi.phase_encoding import reorder_phase_encoding
+from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.interfaces.confounds import write_confounds
+from bids_gevnet.interfaces.series import (
+    Series,
+    read_image,
+    read_series,
+    write_facts,
+    write_gradients,
+)
+from bids_gevnet.interfaces.warps import save_warps
+
+if TYPE_CHECKING:
+    from bids_gevnet.dwi.correction import Correction
+    from bids_gevnet.dwi.susceptibility import Susceptibility
+
+_MOST_LISTED = 200
+_MOST_PIXELS = 48
+
+
+class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
+    """A conformed run, how it was acquired, and b0s with the opposite phase encoding."""
+
+    image = File(exists=True, mandatory=True, desc="conformed series")
+    gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
+    raw_image = File(exists=True, mandatory=True, desc="the run as it lies in the dataset")
+    direction = traits.Str(mandatory=True, desc="BIDS PhaseEncodingDirection of the raw image")
+    slice_direction = traits.Str("k", usedefault=True, desc="BIDS SliceEncodingDirection")
+    readout_s = traits.Float(0.05, usedefault=True, desc="total readout time")
+    opposite_images = traits.List(File(exists=True), desc="raw images, opposite encoding")
+    opposite_bvals = traits.List(traits.Str(), desc="their bval files, '' where all are b0")
+    opposite_readout_s = traits.List(traits.Float(), desc="their total readout times")
+    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
+
+
+class CorrectSeriesOutputSpec(TraitedSpec):
+    """Where and how each volume saw the head."""
+
+    image = File(exists=True, desc="raw series, lost slices replaced, not yet resampled")
+    transforms = File(exists=True, desc="warp of every volume, to be applied when resampling")
+    gradients = File(exists=True, desc="rotated gradients")
+    confounds = File(exists=True, desc="motion, eddy currents and lost slices per volume")
+    facts = File(exists=True, desc="what the report says")
+
+
+class CorrectSeries(SimpleInterface):
+    """Estimate motion, eddy currents, lost slices and susceptibility; interpolate nothing yet."""
+
+    input_spec = CorrectSeriesInputSpec
+    output_spec = CorrectSeriesOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        import torch
+
+        from bids_gevnet.dwi.correction import DiffusionSeries, correct_series
+
+        folder = Path(runtime.cwd)
+        series = read_series(self.inputs.image, self.inputs.gradients)
+        _, raw_affine = read_image(self.inputs.raw_image)
+        axis, slice_axis = (
+            "ijk".index(reorder_phase_encoding(direction, *ras_order(raw_affine))[0])
+            for direction in (self.inputs.direction, self.inputs.slice_direction)
+        )
+        shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
+        field, field_note = self._field(series, axis)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        correction = correct_series(
+            DiffusionSeries(
+                series.data, series.affine, series.bvals, series.bvecs_ras, shells, axis,
+                slice_axis,
+            ),
+            None if field is None else field.field,
+            n_threads=self.inputs.num_threads,
+            device=device,
+        )  # fmt: skip
+        self._write(folder, series, correction, slice_axis)
+        notes = [note for note in (correction.note, field_note) if note]
+        facts = correction_facts(correction, field) | {"note": "; ".join(notes)}
+        self._results["facts"] = str(write_facts(folder, facts))
+        return runtime
+
+    def _field(self, series: Series, axis: int) -> "tuple[Susceptibility | None, str]":
+        """Estimate the susceptibility field from the first usable image, if there is one."""
+        from bids_gevnet.dwi.susceptibility import estimate_field
+
+        b0 = np.flatnonzero(series.bvals <= self.inputs.b0_threshold)
+        images = self.inputs.opposite_images or []
+        if not b0.size or not images:
+            return None, ""
+        first = np.asarray(series.data[..., b0[0]], dtype=np.float32)
+        _, raw_affine = read_image(self.inputs.raw_image)
+        own = conform(np.zeros(read_shape(self.inputs.raw_image), np.uint8), raw_affine)
+        for image, bval, readout in zip(
+            images, self.inputs.opposite_bvals, self.inputs.opposite_readout_s, strict=True
+        ):
+            other = self._first_b0(image, bval)
+            if other is None or other.data.shape != first.shape:
+                continue
+            found = estimate_field(
+                first,
+                np.asarray(other.data, dtype=np.float32),
+                voxel_sizes(series.affine),
+                axis,
+                readout_ratio=readout / self.inputs.readout_s,
+                start=other.old_to_new @ np.linalg.inv(own.old_to_new),
+            )
+            if found.correlation_after > found.correlation_before:
+                return found, ""
+            return None, "the susceptibility field did not bring the two b0s closer; not used"
+        return None, "no b0 of the opposite phase encoding is on the grid of the run; not used"
+
+    def _first_b0(self, image: str, bval: str) -> Conformed | None:
+        data, affine = read_image(image)
+        if data.ndim == 3:
+            return conform(data, affine)
+        b0 = np.flatnonzero(read_bval(Path(bval)) <= self.inputs.b0_threshold) if bval else [0]
+        return conform(np.asarray(data[..., int(b0[0])]), affine) if len(b0) else None
+
+    def _write(
+        self, folder: Path, series: Series, correction: "Correction", slice_axis: int
+    ) -> None:
+        from bids_gevnet.dwi.correction import fill_slices
+
+        self._results["image"] = self.inputs.image
+        if correction.replacements:
+            data = np.array(series.data)
+            for k in sorted({volume for volume, _ in correction.replacements}):
+                filled = fill_slices(data[..., k], k, correction.replacements, slice_axis)
+                whole = np.issubdtype(data.dtype, np.integer)
+                data[..., k] = np.rint(filled) if whole else filled
+            write_image(folder / "dwi.nii", data, series.affine)
+            self._results["image"] = str(folder / "dwi.nii")
+        self._results["transforms"] = str(save_warps(folder / "warps.npz", [correction.warp]))
+        turned = rotate_bvecs(series.bvecs_ras, correction.warp.transforms)
+        self._results["gradients"] = str(
+            write_gradients(folder / "gradients.tsv", series.bvals, turned)
+        )
+        self._results["confounds"] = str(
+            write_confounds(
+                folder / "confounds.tsv",
+                rigid_parameters(correction.warp.transforms),
+                correction.outliers.sum(axis=1),
+                eddy_displacement_mm(correction.warp.eddy),
+            )
+        )
+
+
+def read_shape(path: str | Path) -> tuple[int, int, int]:
+    """Return the spatial shape of an image."""
+    data, _ = read_image(path)
+    x, y, z = data.shape[:3]
+    return x, y, z
+
+
+def eddy_displacement_mm(eddy: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    r"""Return the displacement by eddy currents, root mean square over a ball of 50 mm.
+
+    Over the unit ball the means of squares are 1 for the constant, 1/5 for x, 3/35 for x² and
+    1/35 for xy; the constant and squares also mix, with 1/5, and squares among each other with
+    1/35.
+
+    Parameters
+    ----------
+    eddy : (n, 10) array
+        Terms of :mod:`bids_gevnet.dwi.distortion`.
+
+    Returns
+    -------
+    displacement_mm : (n,) array
+    """
+    gram = np.diag([1.0, *[1 / 5] * 3, *[3 / 35] * 3, *[1 / 35] * 3])
+    gram[0, 4:7] = gram[4:7, 0] = 1 / 5
+    gram[4:7, 4:7] += (1 - np.eye(3)) / 35
+    return np.asarray(np.sqrt(np.einsum("ni,ij,nj->n", eddy, gram, eddy)))
+
+
+def correction_facts(correction: "Correction", field: "Susceptibility | None") -> dict[str, Any]:
+    """Return what the report says about a correction."""
+    warp = correction.warp
+    lost = np.argwhere(correction.outliers)
+    facts: dict[str, Any] = {
+        "method": "model",
+        "largest_displacement_mm": round(float(displacement_mm(warp.transforms).max()), 3),
+        "largest_eddy_mm": round(float(eddy_displacement_mm(warp.eddy).max()), 3),
+        "eddy_terms_mm": np.round(warp.eddy, 4).tolist(),
+        "phase_encoding_axis": "ijk"[warp.axis],
+        "outlier_slices": len(lost),
+        "outlier_list": [
+            [int(k), int(z), round(float(correction.z_scores[k, z]), 2)]
+            for k, z in lost[:_MOST_LISTED]
+        ],
+        "susceptibility": field is not None,
+        "not_done": "motion within a volume, and the change of the susceptibility field when "
+        "the head turns, which FSL eddy can correct",
+    }
+    if field is not None:
+        facts["susceptibility_field"] = {
+            "largest_mm": round(float(np.percentile(np.abs(field.field), 99.9)), 2),
+            "correlation_before": round(field.correlation_before, 4),
+            "correlation_after": round(field.correlation_after, 4),
+            "planes_mm": _planes(field.field),
+        }
+    return facts
+
+
+def _planes(field: npt.NDArray[np.float32]) -> list[list[list[float]]]:
+    """Return the sagittal, coronal and axial plane through the centre, coarse enough to print."""
+    planes = [np.take(field, field.shape[axis] // 2, axis=axis) for axis in range(3)]
+    steps = [max(1, max(plane.shape) // _MOST_PIXELS) for plane in planes]
+    return [
+        np.round(plane[::step, ::step].astype(np.float64), 1).tolist()
+        for plane, step in zip(planes, steps, strict=True)
+    ]
