@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# make check-apptainer: turn the image into an Apptainer image and run both levels in it, as an
+# ordinary user, without network and with the input bound read-only.
+#
+# IMAGE_ARCHIVE: a docker archive from SAVE_IMAGE of check_container.sh; without it the image is
+# built first. Apptainer itself comes from Debian unstable, in a Debian 13 root below /var/tmp,
+# because Debian 12 has neither the package nor a libc that is new enough for it.
+. "$(dirname "$0")/common.sh"
+. "$(dirname "$0")/image.sh"
+need_root "building an Apptainer root"
+scratch=$(mktemp -d "${CHECK_TMP:-/var/tmp}/check-apptainer.XXXXXX")
+chmod 755 "$scratch"
+trap 'stop_podman; rm -rf --one-file-system "$scratch"' EXIT
+[ "$(df --output=avail -k "$scratch" | tail -n 1)" -gt 20000000 ] || skip "less than 20 GB free in $scratch"
+[ -c /dev/fuse ] || modprobe fuse 2>/dev/null || skip "there is no /dev/fuse"
+unshare --user --map-root-user true 2>/dev/null || skip "user namespaces are switched off"
+
+share=$scratch/share
+mkdir "$share"
+if [ -n "${IMAGE_ARCHIVE:-}" ]; then
+    [ -s "$IMAGE_ARCHIVE" ] || fail "no such file: $IMAGE_ARCHIVE"
+    cp --reflink=auto "$IMAGE_ARCHIVE" "$share/image.tar"
+else
+    start_podman
+    make_base
+    say "building the image"
+    build_image open bids_gevnet >"$scratch/build.log" 2>&1 \
+        || { tail -n 40 "$scratch/build.log"; fail "the image does not build"; }
+    podman save --quiet --format docker-archive --output "$share/image.tar" bids_gevnet
+    stop_podman
+fi
+unset TMPDIR
+
+install_packages debootstrap
+root=$scratch/root
+make_root trixie "$root"
+# As on an installed system; torchrun looks up the name of its own machine, without network.
+printf "127.0.0.1 localhost\n127.0.1.1 %s\n" "$(hostname)" >"$root/etc/hosts"
+
+# enter COMMAND...: run it in the root, in mounts of its own; Apptainer needs a root that is no
+# chroot. /dev/fuse is opened to everybody there, and there only.
+enter() {
+    unshare --mount --propagation private bash -euc '
+        root=$1; share=$2; shift 2
+        mount --bind "$root" "$root"
+        cd "$root"
+        mkdir -p share old
+        mount --bind "$share" share
+        mount -t proc proc proc
+        mount --rbind /sys sys
+        mount -t tmpfs -o mode=755 dev dev
+        for name in null zero full random urandom tty; do
+            touch dev/$name
+            mount --bind /dev/$name dev/$name
+        done
+        mknod -m 666 dev/fuse c 10 229
+        mkdir -p dev/shm dev/pts
+        mount -t tmpfs -o mode=1777 shm dev/shm
+        mount -t devpts -o newinstance,ptmxmode=0666 devpts dev/pts
+        ln -s pts/ptmx dev/ptmx
+        ln -s /proc/self/fd dev/fd
+        for number in 0:stdin 1:stdout 2:stderr; do ln -s /proc/self/fd/${number%:*} dev/${number#*:}; done
+        mount -t tmpfs -o mode=755 run run
+        cat /etc/resolv.conf >etc/resolv.conf 2>/dev/null || true
+        pivot_root . old
+        umount --lazy /old
+        cd /
+        exec chroot / env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+            HOME=/root LANG=C.UTF-8 "$@"' enter "$root" "$share" "$@"
+}
+
+say "installing Apptainer from unstable"
+mirror=$(debian_mirror)
+echo "deb $mirror unstable main" >"$root/etc/apt/sources.list.d/unstable.list"
+printf 'Package: *\nPin: release a=unstable\nPin-Priority: 100\n' >"$root/etc/apt/preferences.d/unstable"
+grep -lis proxy /etc/apt/apt.conf.d/* | while read -r file; do
+    cp "$file" "$root/etc/apt/apt.conf.d/"
+done || true # grep finds nothing where there is no proxy
+enter bash -ec '
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -o Acquire::Check-Valid-Until=false update
+    apt-get install --yes --no-install-recommends apptainer squashfuse fuse-overlayfs fakeroot uidmap' \
+    >"$scratch/apptainer.log" 2>&1 \
+    || { tail -n 5 "$scratch/apptainer.log"; skip "Apptainer cannot be installed from unstable"; }
+expect 0 "Apptainer is there" enter apptainer --version
+
+export_source "$scratch/source"
+cp "$scratch/source/containers/bids_gevnet.def" "$share/"
+# zstd at its fastest: four times faster than gzip, for an image that is thrown away.
+build='cd /share && export APPTAINER_TMPDIR=/share/tmp && mkdir -p tmp && apptainer build \
+    --mksquashfs-args "-comp zstd -Xcompression-level 1" --build-arg BOOTSTRAP=docker-archive \
+    --build-arg IMAGE=image.tar bids_gevnet.sif bids_gevnet.def'
+expect 0 "image built from the definition, its %test run" enter unshare --user \
+    --map-users=0,0,65536 --map-groups=0,0,65536 --mount bash -ec "$build"
+rm -rf "$share/image.tar" "$share/tmp"
+say "$(du -h "$share/bids_gevnet.sif" | cut -f 1) bids_gevnet.sif"
+
+# An ordinary user of that system, who owns the output and nothing else.
+enter useradd --uid 23456 --create-home --shell /bin/bash person
+mkdir "$share/data" "$share/out"
+chown 23456:23456 "$share/data" "$share/out"
+chmod 755 "$share"
+as_person() { enter setpriv --reuid 23456 --regid 23456 --init-groups env HOME=/home/person USER=person "$@"; }
+sif=/share/bids_gevnet.sif
+# --containall leaves /etc/hosts out, where torchrun finds the address of its own machine.
+isolated=(--cleanenv --containall --no-home --net --network none --bind /etc/hosts)
+offline=(as_person apptainer run "${isolated[@]}" --bind /share/data:/data:ro --bind /share/out:/out "$sif")
+
+as_person apptainer run-help "$sif" >"$scratch/help" || fail "no help"
+grep -e --nv "$scratch/help" || fail "the help does not mention --nv"
+pass "help"
+expect 0 "%test as the user" as_person apptainer test "${isolated[@]}" "$sif"
+expect 0 "user, read-only root and no network inside" as_person apptainer exec "${isolated[@]}" "$sif" python -c '
+import os, socket
+assert os.getuid() == 23456
+try:
+    open("/opt/bids_gevnet/probe", "w")
+except OSError as error:
+    print("root:", error)
+else:
+    raise SystemExit("the image can be written to")
+try:
+    socket.create_connection(("192.0.2.1", 80), timeout=3)
+except OSError as error:
+    print("network:", error)
+else:
+    raise SystemExit("there is a network")'
+expect 0 "phantom cohort" as_person apptainer exec "${isolated[@]}" --bind /share/data:/data "$sif" \
+    bids_gevnet_phantom /data --groups AD,PD --per-group 2 --sites 1 --voxel-mm 9 --directions 16
+before=$(digest "$share/data")
+expect 0 "participant level" "${offline[@]}" /data /out participant --output-resolution 12 \
+    --correction none
+expect 0 "group level, two training processes" "${offline[@]}" /data /out group --folds 2 --epochs 1 \
+    --samples-per-class 2 --devices cpu:2 -v
+[ -s "$share/out/models/AD-v-PD/final/model.safetensors" ] || fail "no model"
+expect 2 "a run that must fail" "${offline[@]}" /data /out participant --participant-label 999
+[ "$(digest "$share/data")" = "$before" ] || fail "the input was changed"
+pass "input is the same, byte for byte"
+[ -z "$(find "$share/out" ! -uid 23456)" ] || fail "output of another owner"
+pass "all output belongs to the user who ran it"
+say "check-apptainer: all $passed checks passed"

@@ -1,0 +1,46 @@
+# Build the image without a Docker daemon; sourced by the checks after common.sh.
+
+# start_podman: podman with settings and storage of its own, all of it below $scratch.
+start_podman() {
+    install_packages buildah podman runc debootstrap fuse-overlayfs uidmap
+    mkdir -p "$scratch/storage" "$scratch/run" "$scratch/tmp"
+    cat >"$scratch/containers.conf" <<'CONF'
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=4096:4096"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+CONF
+    printf '[storage]\ndriver = "overlay"\ngraphroot = "%s"\nrunroot = "%s"\n' \
+        "$scratch/storage" "$scratch/run" >"$scratch/storage.conf"
+    export CONTAINERS_CONF="$scratch/containers.conf" CONTAINERS_STORAGE_CONF="$scratch/storage.conf"
+    export BUILDAH_ISOLATION=chroot TMPDIR="$scratch/tmp"
+    podman info >"$scratch/podman.log" 2>&1 \
+        || { tail -n 3 "$scratch/podman.log"; skip "podman does not work here"; }
+}
+
+stop_podman() {
+    podman rm --all --force >/dev/null 2>&1 || true
+    awk -v below="$scratch/" 'index($2, below) == 1 {print $2}' /proc/mounts | sort -r \
+        | while read -r place; do umount "$place" || umount --lazy "$place"; done
+}
+
+# make_base: Debian 12, in place of NVIDIA's image.
+make_base() {
+    make_root bookworm "$scratch/base"
+    tar --create --directory "$scratch/base" . | podman import --quiet - localhost/stand-in:latest \
+        >/dev/null
+    rm -rf "$scratch/base"
+}
+
+# build_image TARGET TAG [OPTION...]: the Dockerfile, with torch's CPU build on the stand-in base.
+build_image() {
+    [ -d "$scratch/source" ] || export_source "$scratch/source"
+    pip_mounts
+    podman build --target "$1" --tag "$2" --layers=true "${mounts[@]}" \
+        --build-arg BASE_IMAGE=localhost/stand-in:latest --build-arg TORCH=cpu \
+        --build-arg MICROMAMBA_IMAGE=localhost/stand-in:latest \
+        --build-arg REVISION="$(git -C "$repo" rev-parse HEAD 2>/dev/null || echo unknown)" \
+        "${@:3}" "$scratch/source"
+}
