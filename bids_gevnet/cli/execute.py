@@ -1,6 +1,9 @@
 """Run a Nipype workflow and tell, participant by participant, what failed and why."""
 
+import os
+import platform
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +43,14 @@ def configure(workflow: Any, execution: ExecutionSettings, *, crash_dir: Path) -
         "hash_method": "timestamp",
         "remove_unnecessary_outputs": "false",
     }
+
+
+def make_crash_dir(work_dir: Path) -> Path:
+    """Make an empty folder for the crash files of this run, on this machine."""
+    folder = work_dir / "crash" / f"run-{platform.node()}-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
 
 
 def choose_plugin(execution: ExecutionSettings) -> tuple[str, dict[str, Any]]:

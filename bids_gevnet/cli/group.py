@@ -1,7 +1,6 @@
 """Run the group level and say what it found."""
 
 import json
-import os
 import shutil
 import sys
 import textwrap
@@ -12,7 +11,7 @@ from typing import Any
 from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
-from bids_gevnet.cli.execute import configure, read_failures, run_workflow
+from bids_gevnet.cli.execute import configure, make_crash_dir, read_failures, run_workflow
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError
@@ -76,9 +75,7 @@ def _train(request: Request, work_dir: Path) -> int:
         settings=request.settings,
         participants=_labels(request),
     )
-    crash_dir = work_dir / "crash" / f"run-{os.getpid()}"
-    shutil.rmtree(crash_dir, ignore_errors=True)
-    crash_dir.mkdir(parents=True)
+    crash_dir = make_crash_dir(work_dir)
     configure(workflow, request.settings.execution, crash_dir=crash_dir)
     started = _now()
     _log_run(request, started, None)

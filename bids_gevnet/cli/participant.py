@@ -65,15 +65,19 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     execution = request.settings.execution
     threads = min(execution.threads, execution.processes)
     prepare_environment(work_dir, threads=1, verbose=execution.verbose)
-    from bids_gevnet.cli.execute import choose_plugin, configure, read_failures, run_workflow
+    from bids_gevnet.cli.execute import (
+        choose_plugin,
+        configure,
+        make_crash_dir,
+        read_failures,
+        run_workflow,
+    )
     from bids_gevnet.cli.graph import draw_graph
     from bids_gevnet.cli.progress import WorkflowProgress
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
 
-    crash_dir = work_dir / "crash" / f"run-{os.getpid()}"
-    shutil.rmtree(crash_dir, ignore_errors=True)
-    crash_dir.mkdir(parents=True)
+    crash_dir = make_crash_dir(work_dir)
     write_description(
         request.output_dir, request.bids_dir, container=os.environ.get(CONTAINER_TAG)
     )

@@ -42,6 +42,8 @@ def train(jobs_file: Path, *, processes: int, gpu: bool, threads: int) -> None:
         train_all(jobs_file)
         return
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    # The machine's own name need not resolve, in a container without a network for instance.
+    command += ["--local-addr", "127.0.0.1"]
     command += ["--nproc-per-node", str(processes), "-m", "bids_gevnet.learn.train_main"]
     command.append(str(jobs_file))
     surroundings = os.environ | {"OMP_NUM_THREADS": str(threads)}

@@ -220,6 +220,16 @@ class Trainer:
             row = self._close_epoch()
             progress.epoch(row)
             self.save()
+            if self.position.epoch < self.options.epochs and stop.agreed(self.processes):
+                raise self._interrupted()
+
+    def _interrupted(self) -> TrainingInterrupted:
+        return TrainingInterrupted(
+            expected="to train to the end",
+            found=f"a signal to stop at step {self.steps_done} of {self.total_steps} "
+            f"({self.job.name})",
+            remedy="run the same command again with --resume: it goes on from there",
+        )
 
     def _epoch(self, stop: StopRequest, progress: TrainingProgress) -> None:
         position, device = self.position, self.processes.device
@@ -252,12 +262,7 @@ class Trainer:
             progress.step(loss / len(step))
             if stop.agreed(self.processes) and self.position.step < len(self.batches):
                 self.save()
-                raise TrainingInterrupted(
-                    expected="to train to the end",
-                    found=f"a signal to stop at step {self.steps_done} of {self.total_steps} "
-                    f"({self.job.name})",
-                    remedy="run the same command again with --resume: it goes on from there",
-                )
+                raise self._interrupted()
 
     def _parts(self, step: Sequence[Mixture]) -> list[Sequence[Mixture]]:
         """Cut this process's share of a batch into as many parts as everybody else's."""
