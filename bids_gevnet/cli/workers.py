@@ -5,6 +5,7 @@ but not the threads: numerical libraries that have already worked in parallel ma
 ever. It also never learns of a worker that was killed, say by a system out of memory.
 """
 
+import gc
 import multiprocessing
 import os
 import threading
@@ -50,6 +51,16 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         super().__init__(plugin_args=dict(plugin_args or {}))
         self.pool.shutdown()  # Nipype's own; it has not started a process yet
         self.pool = self._start_pool()
+
+    def run(self, *args: Any, **options: Any) -> None:
+        """Run a workflow; see Nipype."""
+        # Nipype collects garbage at every look at its workers. With the libraries of all nodes
+        # loaded that takes half a core, unless what is there already is left out of it.
+        gc.freeze()
+        try:
+            super().run(*args, **options)
+        finally:
+            gc.unfreeze()
 
     def _start_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
