@@ -216,11 +216,11 @@ class Trainer:
     def fit(self, stop: StopRequest, progress: TrainingProgress) -> None:
         """Train to the end, or until a signal asks to stop."""
         while self.position.epoch < self.options.epochs:
-            self._epoch(stop, progress)
+            asked = self._epoch(stop, progress)
             row = self._close_epoch()
             progress.epoch(row)
             self.save()
-            if self.position.epoch < self.options.epochs and stop.agreed(self.processes):
+            if asked and self.position.epoch < self.options.epochs:
                 raise self._interrupted()
 
     def _interrupted(self) -> TrainingInterrupted:
@@ -231,7 +231,9 @@ class Trainer:
             remedy="run the same command again with --resume: it goes on from there",
         )
 
-    def _epoch(self, stop: StopRequest, progress: TrainingProgress) -> None:
+    def _epoch(self, stop: StopRequest, progress: TrainingProgress) -> bool:
+        """Do the steps of an epoch; return whether a signal asked to stop at the last of them."""
+        asked = False
         position, device = self.position, self.processes.device
         samples = plan_epoch(
             self.labels,
@@ -260,9 +262,11 @@ class Trainer:
             loss, correct = self.processes.sum([loss, correct])
             self._count(loss, correct, len(step))
             progress.step(loss / len(step))
-            if stop.agreed(self.processes) and self.position.step < len(self.batches):
+            asked = stop.agreed(self.processes)
+            if asked and self.position.step < len(self.batches):
                 self.save()
                 raise self._interrupted()
+        return asked
 
     def _parts(self, step: Sequence[Mixture]) -> list[Sequence[Mixture]]:
         """Cut this process's share of a batch into as many parts as everybody else's."""

@@ -51,11 +51,11 @@ def test_same_job_same_model(trained: TrainJob, elsewhere: TrainJob, train_here:
     assert_same_model(trained, elsewhere)
 
 
-@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("steps", [1, 3, 4])
 def test_interrupted_run_ends_with_the_same_weights(
     trained: TrainJob, elsewhere: TrainJob, train_here: Any, steps: int
 ) -> None:
-    """In the middle of the first and of the second epoch; weights are equal bit by bit."""
+    """Within the first epoch, at its end and within the second: equal weights, bit by bit."""
     with pytest.raises(TrainingInterrupted, match=f"step {steps} of 9"):
         train_here(elsewhere, StopAt(steps))
     assert not is_finished(elsewhere)
