@@ -9,7 +9,7 @@ from bids_gevnet.cli import phantom, run
 
 _VOXEL_MM = "6"
 _OUTPUT_MM = "8"
-_TRAINING = ("--folds", "2", "--epochs", "4", "--samples-per-class", "6")
+_TRAINING = ("--folds", "2", "--epochs", "3", "--samples-per-class", "4")
 """Enough to see every step, far too little to learn: a real run keeps the defaults."""
 
 
