@@ -114,6 +114,7 @@ def test_compiles_without_a_graph_break(options):
         assert torch.allclose(a, p.grad, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method.:DeprecationWarning")
 @pytest.mark.slow
 def test_compiles_to_machine_code():
     net = GEVNet(icosphere(1), "2-3v-4", samples=7, classes=3).eval()
