@@ -135,13 +135,10 @@ def _model_node(
             raw_image=str(run.image),
             direction=phase_encoding(run.metadata).direction,
             slice_direction=str(run.metadata.get("SliceEncodingDirection") or "k"),
-            readout_s=readout_time(run.metadata, settings.fallback_total_readout_time).seconds,
+            readout_s=_readout_s(run.metadata, settings),
             opposite_images=[str(image) for image, _, _ in opposite],
             opposite_bvals=[bval for _, bval, _ in opposite],
-            opposite_readout_s=[
-                readout_time(metadata, settings.fallback_total_readout_time).seconds
-                for _, _, metadata in opposite
-            ],
+            opposite_readout_s=[_readout_s(metadata, settings) for _, _, metadata in opposite],
             b0_threshold=settings.b0_threshold,
             num_threads=threads,
         ),
@@ -149,6 +146,10 @@ def _model_node(
         n_procs=threads,
         mem_gb=1 + 4 * mem_gb,
     )
+
+
+def _readout_s(metadata: Mapping[str, Any], settings: PreprocessingSettings) -> float:
+    return readout_time(metadata, settings.fallback_total_readout_time).seconds
 
 
 def _opposite_images(
@@ -233,10 +234,7 @@ def _topup_node(
             images=[str(image) for image, _, _ in images],
             bvals=[bval for _, bval, _ in images],
             directions=[phase_encoding(metadata).direction for _, _, metadata in images],
-            readout_s=[
-                readout_time(metadata, settings.fallback_total_readout_time).seconds
-                for _, _, metadata in images
-            ],
+            readout_s=[_readout_s(metadata, settings) for _, _, metadata in images],
             b0_threshold=settings.b0_threshold,
             num_threads=threads,
         ),

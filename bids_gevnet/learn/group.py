@@ -32,9 +32,10 @@ from bids_gevnet.learn.progress import log, track
 from bids_gevnet.learn.results import TaskResult, calibrate, write_metrics, write_predictions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bids_gevnet.learn.jobs import TrainJob, TrainOptions
+    from bids_gevnet.learn.scan_facts import ScanRow
     from bids_gevnet.learn.tasks import Task
     from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
@@ -200,29 +201,16 @@ def _network_results(
             for job in own
             for scan, values in read_held_out(Path(job.model_dir)).items()
         )
-        scans = tuple(rows[scan] for scan, _, _ in found)
-        truth = np.array([task.labels.index(row.label) for row in scans])
-        fold = np.array([fold for _, fold, _ in found], dtype=np.intp)
-        scores = np.array([values for _, _, values in found])
-        probabilities, temperature = calibrate(scores, truth, fold)
-        yield TaskResult(
-            task=task.slug,
-            title=task.title,
-            kind="network",
-            model=network,
-            scheme=scheme,
-            labels=task.labels,
-            rows=scans,
-            folds=fold,
-            probabilities=probabilities,
-            temperature=temperature,
-        )
+        scores = _held_out(task, ("network", network, scheme), rows, found)
+        probabilities, temperature = calibrate(scores.probabilities, scores.truth, scores.folds)
+        yield dataclasses.replace(scores, probabilities=probabilities, temperature=temperature)
 
 
 def _baseline_results(
     plan: GroupPlan, task: Task, jobs: Sequence[TrainJob]
 ) -> Iterator[TaskResult]:
     """Every baseline on the same folds and sites, fitted to the same training scans."""
+    rows = {row.scan: row for row in plan.cohort.rows}
     number = {row.scan: i for i, row in enumerate(plan.cohort.rows)}
     facts = scan_table(plan.cohort.rows)
     truth = np.array(
@@ -241,18 +229,39 @@ def _baseline_results(
                     (s, job.fold, p) for s, p in zip(scans, chances.tolist(), strict=True)
                 ]
         for name, entries in found.items():
-            entries.sort()
-            yield TaskResult(
-                task=task.slug,
-                title=task.title,
-                kind="baseline",
-                model=name,
-                scheme=scheme,
-                labels=task.labels,
-                rows=tuple(plan.cohort.rows[number[scan]] for scan, _, _ in entries),
-                folds=np.array([fold for _, fold, _ in entries], dtype=np.intp),
-                probabilities=np.array([chances for _, _, chances in entries]),
-            )
+            yield _held_out(task, ("baseline", name, scheme), rows, sorted(entries))
+
+
+def _held_out(
+    task: Task,
+    origin: tuple[str, str, str],
+    rows: Mapping[str, ScanRow],
+    entries: Sequence[tuple[str, int | None, Any]],
+) -> TaskResult:
+    """Put held-out values together.
+
+    Parameters
+    ----------
+    task : Task
+    origin : (str, str, str)
+        Kind of model, its name and the scheme.
+    rows : mapping
+        Scan to its row of the cohort.
+    entries : sequence of (str, int, sequence of float)
+        Scan, fold and a number per class.
+    """
+    kind, model, scheme = origin
+    return TaskResult(
+        task=task.slug,
+        title=task.title,
+        kind=kind,
+        model=model,
+        scheme=scheme,
+        labels=task.labels,
+        rows=tuple(rows[scan] for scan, _, _ in entries),
+        folds=np.array([fold for _, fold, _ in entries], dtype=np.intp),
+        probabilities=np.array([values for _, _, values in entries]),
+    )
 
 
 def _add_rish(

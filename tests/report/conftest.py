@@ -320,6 +320,21 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
+    def assert_sound(self, report: Path) -> None:
+        """Check the open report: no complaint, no request, every picture there, no overflow."""
+        assert self.problems == []
+        assert self.requests == [report.as_uri()]
+        broken = self.evaluate(
+            "Promise.all([...document.querySelectorAll('img')].map(i => i.src)"
+            ".concat([...document.querySelectorAll('image')].map(i => i.href.baseVal))"
+            ".map(src => new Promise(done => { const i = new Image(); i.onload = () => done(0);"
+            "i.onerror = () => done(1); i.src = src; })))"
+            ".then(results => results.reduce((a, b) => a + b, 0) + (results.length ? 0 : 1))"
+        )
+        assert broken == 0
+        # Nothing sticks out to the right: a phone would have to scroll sideways.
+        assert self.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
     def screenshot(self, path: Path) -> Path:
         """Keep a picture of the whole page."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]

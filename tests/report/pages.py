@@ -1,6 +1,8 @@
 """Read a report as a browser without eyes does: tags, identifiers, words."""
 
+import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 VOID = {"meta", "link", "img", "input", "br", "image", "path", "circle", "line", "polygon",
@@ -52,3 +54,16 @@ class Page(HTMLParser):
 
     def named(self, tag: str) -> list[dict[str, str | None]]:
         return [found for name, found in self.tags if name == tag]
+
+    def assert_accessible(self) -> None:
+        """Check what screen readers need: one title, no level left out, names for all."""
+        levels = [int(tag[1]) for tag, _ in self.tags if re.fullmatch("h[1-6]", tag)]
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in pairwise(levels))
+        assert all(found.get("alt") for found in self.named("img"))
+        for found in self.named("svg"):
+            assert found.get("aria-hidden") == "true" or (
+                found.get("role") == "img" and found.get("aria-label")
+            )
+        for found in self.named("section"):
+            assert found["aria-labelledby"] in self.ids

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -64,16 +63,7 @@ def test_identifiers_are_unique(page):
 
 
 def test_people_without_sight_find_their_way(page):
-    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-    assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-    assert all(found.get("alt") for found in page.named("img"))
-    for found in page.named("svg"):
-        assert found.get("aria-hidden") == "true" or (
-            found.get("role") == "img" and found.get("aria-label")
-        )
-    for found in page.named("section"):
-        assert found["aria-labelledby"] in page.ids
+    page.assert_accessible()
     assert all(found.get("scope") for found in page.named("th"))
     for found in page.named("table"):
         assert found.get("class")
