@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.nn.convolution import convolve
 from bids_gevnet.nn.inverse_sqrt import inverse_sqrt
 from bids_gevnet.nn.kappa import QUADRATIC, Kappa
 from bids_gevnet.nn.kmeans import spherical_kmeans
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 _TINY = 1e-12  # added to |x|^2: keeps the root differentiable on patches of the background
 _EPS = 1e-2  # smallest square root of an eigenvalue of kappa(Z^T Z)
-_SLAB_VOXELS = 150_000  # convolved at a time: 16 MB of patches for one channel
 
 
 def gaussian_window(stride: int) -> Tensor:
@@ -80,35 +80,6 @@ def box_sum(x: Tensor, size: int) -> Tensor:
         for shift in range(1, size):
             x = x + padded.narrow(dim, shift, n)
     return x
-
-
-def conv_in_slabs(x: Tensor, filters: Tensor, most: int = _SLAB_VOXELS) -> Tensor:
-    """Convolve with zeros around, large volumes a slab at a time.
-
-    On a CPU the library writes out the patches of a whole volume first, 27 numbers a voxel; in
-    slabs that memory does not grow with the volume.
-
-    Parameters
-    ----------
-    x : (n, n_in, x, y, z) tensor
-    filters : (n_out, n_in, size, size, size) tensor
-    most : int
-        Voxels of a slab.
-
-    Returns
-    -------
-    y : (n, n_out, x, y, z) tensor
-    """
-    half = filters.shape[2] // 2
-    depth = max(1, most // max(1, x.shape[3] * x.shape[4]))
-    if x.shape[2] <= depth or x.device.type != "cpu":
-        return F.conv3d(x, filters, padding=half)
-    padded = F.pad(x, (0, 0, 0, 0, half, half))
-    slabs = [
-        F.conv3d(padded[:, :, i : i + depth + 2 * half], filters, padding=(0, half, half))
-        for i in range(0, x.shape[2], depth)
-    ]
-    return torch.cat(slabs, dim=2)
 
 
 class CKNLayer(nn.Module):
@@ -161,7 +132,7 @@ class CKNLayer(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """|x| kappa(Z^T x / |x|) at every voxel: (n, n_in, x, y, z) to (n, n_out, x, y, z)."""
-        dots = conv_in_slabs(x, self.filters)
+        dots = convolve(x, self.filters)
         if self.kappa.is_linear:
             return dots
         with torch.autocast(x.device.type, enabled=False):

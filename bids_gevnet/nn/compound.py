@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from bids_gevnet.errors import InputError, ParticipantError
 from bids_gevnet.nn.gevnet import GEVNet
 from bids_gevnet.nn.gevnet_stages import gevnet_stages
-from bids_gevnet.nn.staged import Staged
+from bids_gevnet.nn.staged import Finish, Staged
 from bids_gevnet.sphere.resampling import expand_index
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ class CompoundNetwork(nn.Module):
         per_scan = self._volumes(scans, index)  # batch times (directions, channels, V_b)
         if self.sphere is None:
             return torch.stack([f.mean((0, 2)) for f in per_scan])
-        signals = torch.cat(per_scan, dim=2)  # (directions, channels, V)
+        # (directions, channels, V); not copied when there is one scan
+        signals = torch.cat(per_scan, dim=2) if len(per_scan) > 1 else per_scan[0]
         del per_scan
         net = self.sphere
         staged = gevnet_stages(net) if isinstance(net, GEVNet) else net.staged()
@@ -228,11 +229,19 @@ class CompoundNetwork(nn.Module):
         def cut(x: Tensor) -> list[Tensor]:
             return [piece for scan in x.unbind(0) for piece in torch.split(scan, per_piece)]
 
+        n_directions, n_channels = scans.shape[1], self.ckn.channels[-1]
+        pieces_per_scan = math.ceil(n_directions / per_piece)
+
+        def take_brain(piece: int, maps: Tensor) -> Tensor:
+            return maps.flatten(2).index_select(2, index[piece // pieces_per_scan])
+
+        sizes = [n_directions * n_channels * len(i) for i in index]
         staged = _prepend(self._to_volumes, self.ckn.staged())
-        outputs = staged.run(scans, cut, keep=self.pieces.keep_volumes)
+        outputs = staged.run(
+            scans, cut, keep=self.pieces.keep_volumes, finish=Finish(take_brain, sum(sizes))
+        )
         # Pieces are directions of one scan after the other: together they are whole scans.
-        maps = outputs.view(*scans.shape[:2], self.ckn.channels[-1], -1)
-        return [each.index_select(2, i) for each, i in zip(maps.unbind(0), index, strict=True)]
+        return [each.view(n_directions, n_channels, -1) for each in torch.split(outputs, sizes)]
 
     def _to_volumes(self, x: Tensor) -> Tensor:
         """(directions, X, Y, Z) of any type to (directions, 1, X, Y, Z) of the network's."""

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Cut = Callable[[Tensor], Sequence[Tensor]]
+    _Function = Callable[..., Tensor]  # of the number of a piece, the piece, and all affines
 
 
 class Normaliser(Protocol):
@@ -66,6 +67,22 @@ class Stage(Protocol):
 
 
 @dataclass(frozen=True)
+class Finish:
+    """What to take from the outputs of the last stage, so that the rest is never held.
+
+    Parameters
+    ----------
+    take : callable
+        From the number of a piece and its output to what is wanted of it.
+    size : int
+        Numbers that are taken from all pieces together.
+    """
+
+    take: Callable[[int, Tensor], Tensor]
+    size: int
+
+
+@dataclass(frozen=True)
 class Staged:
     """A network as a chain of stages.
 
@@ -86,7 +103,7 @@ class Staged:
     def __post_init__(self) -> None:
         assert len(self.norms) == len(self.stages) - 1
 
-    def run(self, x: Tensor, cut: Cut, *, keep: bool) -> Tensor:
+    def run(self, x: Tensor, cut: Cut, *, keep: bool, finish: Finish | None = None) -> Tensor:
         """Run a batch piece by piece.
 
         Parameters
@@ -97,6 +114,8 @@ class Staged:
             Gives the pieces of the batch: views that cover a tensor of the shape of x, each once.
         keep : bool
             Whether to hold the output of every stage until the backward pass.
+        finish : Finish or None
+            What to take from the last stage's outputs; everything if None.
 
         Returns
         -------
@@ -115,49 +134,63 @@ class Staged:
             chain = self._chain(done, number + 1)
 
             def moments(
-                x: Tensor, *affines: Tensor, chain: Any = chain, norm: Normaliser = norm
+                piece: int, x: Tensor, *affines: Tensor, chain: Any = chain, norm: Any = norm
             ) -> Tensor:
-                return norm.moments(chain(x, *affines))
+                return cast("Tensor", norm.moments(chain(piece, x, *affines)))
 
             affines.append(norm.batch_affine(self._sum(x, cut, moments, affines)))
-        return self._collect(x, cut, self._chain(done, len(self.stages)), affines)[0]
+        chain = self._chain(done, len(self.stages))
+        if finish is None:
+            return self._collect(x, cut, chain, affines)[0]
 
-    def _chain(self, first: int, last: int) -> Callable[..., Tensor]:
+        def finished(piece: int, x: Tensor, *affines: Tensor) -> Tensor:
+            return finish.take(piece, chain(piece, x, *affines))
+
+        return self._collect(x, cut, finished, affines, finish.size)[0]
+
+    def _chain(self, first: int, last: int) -> _Function:
         """Stages first, ..., last - 1 as one function of a piece and all affines so far."""
 
-        def chain(x: Tensor, *affines: Tensor) -> Tensor:
+        def chain(_piece: int, x: Tensor, *affines: Tensor) -> Tensor:
             for number in range(first, last):
                 x = self.stages[number](x, affines[number - 1] if number else None)
             return x
 
         return chain
 
-    def _sum(
-        self, x: Tensor, cut: Cut, function: Callable[..., Tensor], affines: list[Tensor]
-    ) -> Tensor:
+    def _sum(self, x: Tensor, cut: Cut, function: _Function, affines: list[Tensor]) -> Tensor:
         """Sum of a function over all pieces."""
         call = _Call(function, cut, list(self.parameters), [], add=True)
         return _run(call, x, affines)
 
     def _collect(
-        self, x: Tensor, cut: Cut, function: Callable[..., Tensor], affines: list[Tensor]
+        self,
+        x: Tensor,
+        cut: Cut,
+        function: _Function,
+        affines: list[Tensor],
+        size: int | None = None,
     ) -> tuple[Tensor, Cut]:
         """Put the outputs of all pieces in one flat tensor; also say how to cut it."""
         shapes: list[torch.Size] = []
-        call = _Call(function, cut, list(self.parameters), shapes, add=False)
+        call = _Call(function, cut, list(self.parameters), shapes, add=False, size=size)
         flat = _run(call, x, affines)
         return flat, lambda flat: _cut_flat(flat, shapes)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A function to run on all pieces; `shapes` is filled with those of its outputs."""
+    """A function to run on all pieces; `shapes` is filled with those of its outputs.
 
-    function: Callable[..., Tensor]
+    `size` is that of all outputs together, if it is not in proportion to the pieces.
+    """
+
+    function: _Function
     cut: Cut
     parameters: list[Tensor]
     shapes: list[torch.Size]
     add: bool
+    size: int | None = None
 
 
 def _run(call: _Call, x: Tensor, affines: list[Tensor]) -> Tensor:
@@ -189,14 +222,14 @@ class _Piecewise(torch.autograd.Function):
         pieces = call.cut(x)
         total: Tensor | None = None
         filled = 0
-        for piece in pieces:
-            out = call.function(piece, *affines)
+        for number, piece in enumerate(pieces):
+            out = call.function(number, piece, *affines)
             if call.add:
                 total = out if total is None else total + out
                 continue
             if total is None:
-                n_pieces = sum(p.numel() for p in pieces)
-                total = out.new_empty(n_pieces * out.numel() // piece.numel())
+                n_inputs = sum(p.numel() for p in pieces)
+                total = out.new_empty(call.size or n_inputs * out.numel() // piece.numel())
             total[filled : filled + out.numel()] = out.flatten()
             filled += out.numel()
             call.shapes.append(out.shape)
@@ -216,11 +249,12 @@ class _Piecewise(torch.autograd.Function):
         grad_pieces = [None] * len(call.cut(x)) if grad_x is None else call.cut(grad_x)
         pieces = call.cut(x.detach())
         grads_out = [grad] * len(pieces) if call.add else _cut_flat(grad, call.shapes)
-        for piece, grad_out, grad_piece in zip(pieces, grads_out, grad_pieces, strict=True):
+        each = zip(pieces, grads_out, grad_pieces, strict=True)
+        for number, (piece, grad_out, grad_piece) in enumerate(each):
             leaf = piece.detach().requires_grad_(grad_piece is not None)
             # Casts of parameters cached in the forward pass have no gradient: no cache here.
             with torch.enable_grad(), torch.autocast(**ctx.autocast, cache_enabled=False):
-                out = call.function(leaf, *shared[: len(affines)])
+                out = call.function(number, leaf, *shared[: len(affines)])
             inputs = [shared[i] for i in wanted] + ([] if grad_piece is None else [leaf])
             grads = torch.autograd.grad(out, inputs, grad_out, allow_unused=True)
             if grad_piece is not None and grads[-1] is not None:

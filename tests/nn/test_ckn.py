@@ -13,7 +13,6 @@ from bids_gevnet.nn.ckn import (
     CKN,
     CKNLayer,
     box_sum,
-    conv_in_slabs,
     gaussian_window,
     keep_on_sphere,
 )
@@ -199,20 +198,6 @@ def test_background_gives_finite_gradients() -> None:
         assert layer.filters.grad is not None
         assert x.grad.isfinite().all()
         assert layer.filters.grad.isfinite().all()
-
-
-@pytest.mark.parametrize(("size", "most"), [(3, 1), (3, 90), (5, 60), (3, 10_000)])
-def test_slabs_convolve_like_the_whole(size: int, most: int) -> None:
-    x = torch.randn(2, 3, 7, 6, 5, dtype=torch.float64, requires_grad=True)
-    filters = torch.randn(4, 3, size, size, size, dtype=torch.float64, requires_grad=True)
-    slabs = conv_in_slabs(x, filters, most)
-    whole = torch.nn.functional.conv3d(x, filters, padding=size // 2)
-    torch.testing.assert_close(slabs, whole)
-    weights = torch.randn_like(whole)
-    found, expected = (
-        torch.autograd.grad((y * weights).sum(), (x, filters)) for y in (slabs, whole)
-    )
-    torch.testing.assert_close(found, expected)
 
 
 def test_even_patches_are_refused() -> None:
