@@ -148,6 +148,16 @@ class Staged:
 
         return self._collect(x, cut, finished, affines, finish.size)[0]
 
+    def run_whole(self, x: Tensor) -> Tensor:
+        """Run all stages on the undivided batch, with torch's own backward pass."""
+        affine: Tensor | None = None
+        for stage, norm in zip(self.stages, [*self.norms, None], strict=True):
+            x = stage(x, affine)
+            if norm is not None:
+                training = norm.training
+                affine = norm.batch_affine(norm.moments(x)) if training else norm.running_affine()
+        return x
+
     def _chain(self, first: int, last: int) -> _Function:
         """Stages first, ..., last - 1 as one function of a piece and all affines so far."""
 
