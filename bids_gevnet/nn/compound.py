@@ -245,7 +245,7 @@ class CompoundNetwork(nn.Module):
         sizes = [n_directions * n_channels * len(i) for i in index]
         staged = _prepend(self._to_volumes, self.ckn.staged())
         if self.pieces.whole:
-            maps = staged.run_whole(scans.flatten(0, 1)).unflatten(0, scans.shape[:2]).flatten(3)
+            maps = staged.run_whole(scans.flatten(0, 1)).view(*scans.shape[:2], n_channels, -1)
             return [each.index_select(2, i) for each, i in zip(maps, index, strict=True)]
         outputs = staged.run(
             scans, cut, keep=self.pieces.keep_volumes, finish=Finish(take_brain, sum(sizes))
