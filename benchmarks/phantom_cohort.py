@@ -100,6 +100,30 @@ def link_scans(folder: Path, name: str) -> Path:
     return output
 
 
+def sample_participant(
+    settings: PhantomSettings, spec: ParticipantSpec, resolution_mm: float, nside: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scan somebody and bring the scan to the template by the true pose.
+
+    Returns
+    -------
+    samples : (V, 6 nside^2) array
+        S/b0 on the sphere, in the mask.
+    mask : (X, Y, Z) bool array
+    affine : (4, 4) array
+    """
+    scan = simulate_participant(settings, spec)
+    grid = output_grid(PreprocessingSettings(output_resolution=resolution_mm))
+    to_template = np.linalg.inv(scan.truth.pose)
+    data = resample_series(scan.data, scan.affine, to_template, grid.shape, grid.affine)
+    head = scan.truth.mask.astype(np.float32)[..., None]
+    inside = resample_series(head, scan.affine, to_template, grid.shape, grid.affine, order=1)
+    mask = inside[..., 0] > 0.5
+    directions = rotate_bvecs(scan.bvecs_ras, to_template)
+    samples = sample_shell(data, scan.bvals, directions, mask, nside=nside).samples
+    return samples, mask, grid.affine
+
+
 def _write_raw(root: Path, specs: tuple[ParticipantSpec, ...]) -> None:
     """Tables and sidecars of a raw dataset: all that the group level reads of it."""
     write_json(root / "dataset_description.json", {"Name": "Phantom", "BIDSVersion": "1.10.0"})
@@ -123,18 +147,11 @@ def _write_derivatives(
     confounds = names.native("desc-confounds_timeseries.tsv")
     if confounds.is_file():
         return
-    scan = simulate_participant(settings, spec)
-    grid = output_grid(PreprocessingSettings(output_resolution=resolution_mm))
-    to_template = np.linalg.inv(scan.truth.pose)
-    data = resample_series(scan.data, scan.affine, to_template, grid.shape, grid.affine)
-    head = scan.truth.mask.astype(np.float32)[..., None]
-    inside = resample_series(head, scan.affine, to_template, grid.shape, grid.affine, order=1)
-    mask = inside[..., 0] > 0.5
-    directions = rotate_bvecs(scan.bvecs_ras, to_template)
-    samples = np.zeros((*mask.shape, 6 * nside**2), np.float32)
-    samples[mask] = sample_shell(data, scan.bvals, directions, mask, nside=nside).samples
+    inside, mask, affine = sample_participant(settings, spec, resolution_mm, nside)
+    samples = np.zeros((*mask.shape, inside.shape[1]), np.float32)
+    samples[mask] = inside
     image = names.standard("desc-healpix_dwi.nii.gz")
-    write_image(image, samples, grid.affine, scale=SAMPLE_STEP)
+    write_image(image, samples, affine, scale=SAMPLE_STEP)
     write_json(names.standard("desc-healpix_dwi.json"), {"Nside": nside, "Ordering": "NESTED"})
-    write_image(names.standard("desc-brain_mask.nii.gz"), mask, grid.affine)
+    write_image(names.standard("desc-brain_mask.nii.gz"), mask, affine)
     write_text(confounds, "framewise_displacement\nn/a\n0\n")
