@@ -4,7 +4,8 @@
     python benchmarks/invariance.py --write    # also benchmarks/results/invariance.md
 
 Two random scans of 16 x 20 x 16 voxels in 96 directions (a slab of the brain mask for the lone
-GEVNet, which works on every voxel). A difference is relative: |a - b| / |b| for the loss, and the
+GEVNet, which works on every voxel). The undivided network runs once, with torch's own backward
+pass. A difference is relative: |a - b| / |b| for the loss, and the
 same with Euclidean norms over all parameters for the gradients.
 """
 
@@ -19,7 +20,7 @@ from bids_gevnet.nn import zoo
 from bids_gevnet.nn.compound import CompoundNetwork, Pieces
 from bids_gevnet.nn.zoo_compound import ENTRIES
 
-WHOLE = Pieces(10**9, 10**9, keep_volumes=True, keep_sphere=True)
+WHOLE = Pieces(whole=True)
 CUTS = {
     "default": Pieces(),
     "24 directions, 32 voxels, kept": Pieces(24 * 5120, 32, keep_volumes=True, keep_sphere=True),
