@@ -5,6 +5,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -80,10 +81,15 @@ def test_references_find_the_planted_effect_and_no_other(ablation: ModuleType, q
     names = ablation.learning.REFERENCES
     assert planted[names["degrees 2 and 4, region"]] == 1.0
     assert planted[names["direction mean, brain"]] < 0.8
-    # Half of each group changes sides, in each fold: the effect is the same on both sides.
-    swapped = table.copy()
-    for _, rows in table[table["kind"] == "network"].groupby(["fold", "label"]):
-        for scan in sorted(rows["scan"])[::2]:
+    # Half of each group changes sides, in each fold: the effect is the same on both sides. So few
+    # people fall to either side by chance, hence the mean over several draws.
+    drawn = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        swapped = table.copy()
+        for _, rows in table[table["kind"] == "network"].groupby(["fold", "label"]):
             other = {"AD": "DLB", "DLB": "AD"}[rows["label"].iloc[0]]
-            swapped.loc[table["scan"] == scan, "label"] = other
-    assert accuracy(swapped)[names["degrees 2 and 4, region"]] <= 0.75
+            for scan in rng.permutation(sorted(rows["scan"]))[: len(rows) // 2]:
+                swapped.loc[table["scan"] == scan, "label"] = other
+        drawn.append(accuracy(swapped)[names["degrees 2 and 4, region"]])
+    assert np.mean(drawn) <= 0.7
