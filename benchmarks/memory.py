@@ -11,9 +11,9 @@ forward, backward and one step of Adam. Memory is the peak resident set of the p
 it has a scan (Python, torch, the network).
 
 Training is measured twice: with the default pieces, which hold the small maps between two
-normalisations of the CKN, and with nothing kept between passes, when only the CKN's output and
-its gradient (1/8 of the scan each) grow with the scan, but the CKN is computed again for each
-normalisation.
+normalisations of the CKN, and with nothing kept between passes, when only the brain voxels of the
+CKN's output and their gradient (1/20 of the scan each) grow with the scan, but the CKN is computed
+again for each normalisation.
 """
 
 import argparse
