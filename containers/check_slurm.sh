@@ -133,7 +133,7 @@ weights() { (cd "$1/models" && find . -name model.safetensors -print0 | sort -z 
 small="--time=30 --cpus-per-task=1 --mem=0"
 export PARTICIPANT_SBATCH=$small GROUP_SBATCH=$small MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1
 export PARTICIPANT_OPTIONS="--output-resolution 12 --correction none"
-export GROUP_OPTIONS="--folds 2 --epochs 3 --samples-per-class 8 -v"
+export GROUP_OPTIONS="--folds 2 --epochs 12 --samples-per-class 8 -v"
 bids_gevnet_phantom "$scratch/data" --groups AD,PD --per-group 2 --sites 1 --voxel-mm 9 \
     --directions 16 >/dev/null
 before=$(digest "$scratch/data")
@@ -145,7 +145,7 @@ submit "$whole"
 finish "$array" "$whole"
 pass "array job $array: four participants"
 finish "$group" "$whole"
-logs_of "$whole" | grep -E 'node [01] of 2 is|participants done|epoch 3/3|AD v. PD'
+logs_of "$whole" | grep -E 'node [01] of 2 is|participants done|epoch 12/12|AD v. PD'
 [ "$(logs_of "$whole" | grep -cE 'node [01] of 2 is (one|two)')" = 2 ] || fail "not on two nodes"
 [ "$(weights "$whole" | wc -l)" = 3 ] && [ -s "$whole/group_predictions.tsv" ] || fail "models are missing"
 pass "group job $group: three models trained on two nodes"
