@@ -103,7 +103,7 @@ COPY containers/fsl-environment.yml /tmp/
 ENV FSLDIR=/opt/fsl
 RUN micromamba create --yes --no-rc --root-prefix /tmp/micromamba --prefix /opt/fsl \
         --file /tmp/fsl-environment.yml \
-    && for tool in bet eddy_cpu eddy_cuda10.2 fslmaths topup; do test -x /opt/fsl/bin/$tool || exit 1; done \
+    && for tool in bet eddy_cpu eddy_cuda11.0 fslmaths topup; do test -x /opt/fsl/bin/$tool || exit 1; done \
     && rm -rf /opt/fsl/conda-meta/history /opt/fsl/include /opt/fsl/src
 
 FROM runtime AS fsl

@@ -8,10 +8,7 @@
 . "$(dirname "$0")/common.sh"
 . "$(dirname "$0")/image.sh"
 need_root "building an Apptainer root"
-scratch=$(mktemp -d "${CHECK_TMP:-/var/tmp}/check-apptainer.XXXXXX")
-chmod 755 "$scratch"
-trap 'stop_podman; rm -rf --one-file-system "$scratch"' EXIT
-[ "$(df --output=avail -k "$scratch" | tail -n 1)" -gt 20000000 ] || skip "less than 20 GB free in $scratch"
+make_scratch check-apptainer 20 stop_podman
 [ -c /dev/fuse ] || modprobe fuse 2>/dev/null || skip "there is no /dev/fuse"
 unshare --user --map-root-user true 2>/dev/null || skip "user namespaces are switched off"
 
@@ -21,11 +18,10 @@ if [ -n "${IMAGE_ARCHIVE:-}" ]; then
     [ -s "$IMAGE_ARCHIVE" ] || fail "no such file: $IMAGE_ARCHIVE"
     cp --reflink=auto "$IMAGE_ARCHIVE" "$share/image.tar"
 else
+    sandbox=(--network none)
     start_podman
     make_base
-    say "building the image"
-    build_image open bids_gevnet >"$scratch/build.log" 2>&1 \
-        || { tail -n 40 "$scratch/build.log"; fail "the image does not build"; }
+    build_image open bids_gevnet
     podman save --quiet --format docker-archive --output "$share/image.tar" bids_gevnet
     stop_podman
 fi
@@ -34,8 +30,6 @@ unset TMPDIR
 install_packages debootstrap
 root=$scratch/root
 make_root trixie "$root"
-# As on an installed system; torchrun looks up the name of its own machine, without network.
-printf "127.0.0.1 localhost\n127.0.1.1 %s\n" "$(hostname)" >"$root/etc/hosts"
 
 # enter COMMAND...: run it in the root, in mounts of its own; Apptainer needs a root that is no
 # chroot. /dev/fuse is opened to everybody there, and there only.
@@ -76,11 +70,10 @@ printf 'Package: *\nPin: release a=unstable\nPin-Priority: 100\n' >"$root/etc/ap
 grep -lis proxy /etc/apt/apt.conf.d/* | while read -r file; do
     cp "$file" "$root/etc/apt/apt.conf.d/"
 done || true # grep finds nothing where there is no proxy
-enter bash -ec '
+twice "$scratch/apptainer.log" enter bash -ec '
     export DEBIAN_FRONTEND=noninteractive
     apt-get -o Acquire::Check-Valid-Until=false update
     apt-get install --yes --no-install-recommends apptainer squashfuse fuse-overlayfs fakeroot uidmap' \
-    >"$scratch/apptainer.log" 2>&1 \
     || { tail -n 5 "$scratch/apptainer.log"; skip "Apptainer cannot be installed from unstable"; }
 expect 0 "Apptainer is there" enter apptainer --version
 
@@ -102,8 +95,7 @@ chown 23456:23456 "$share/data" "$share/out"
 chmod 755 "$share"
 as_person() { enter setpriv --reuid 23456 --regid 23456 --init-groups env HOME=/home/person USER=person "$@"; }
 sif=/share/bids_gevnet.sif
-# --containall leaves /etc/hosts out, where torchrun finds the address of its own machine.
-isolated=(--cleanenv --containall --no-home --net --network none --bind /etc/hosts)
+isolated=(--cleanenv --containall --no-home --net --network none)
 offline=(as_person apptainer run "${isolated[@]}" --bind /share/data:/data:ro --bind /share/out:/out "$sif")
 
 as_person apptainer run-help "$sif" >"$scratch/help" || fail "no help"
@@ -128,11 +120,45 @@ else:
 expect 0 "phantom cohort" as_person apptainer exec "${isolated[@]}" --bind /share/data:/data "$sif" \
     bids_gevnet_phantom /data --groups AD,PD --per-group 2 --sites 1 --voxel-mm 9 --directions 16
 before=$(digest "$share/data")
-expect 0 "participant level" "${offline[@]}" /data /out participant --output-resolution 12 \
-    --correction none
-expect 0 "group level, two training processes" "${offline[@]}" /data /out group --folds 2 --epochs 1 \
-    --samples-per-class 2 --devices cpu:2 -v
+fast=(--output-resolution 12 --correction none)
+small=(--folds 2 --epochs 1 --samples-per-class 2 -v)
+expect 0 "participant level" "${offline[@]}" /data /out participant "${fast[@]}"
+expect 0 "group level, two training processes" "${offline[@]}" /data /out group "${small[@]}" --devices cpu:2
 [ -s "$share/out/models/AD-v-PD/final/model.safetensors" ] || fail "no model"
+
+say "the SLURM jobs with SIF; check-slurm has a real SLURM, here a few lines stand in for srun"
+mkdir "$share/cluster" "$share/cluster/work" "$share/bin"
+cp -r "$repo/containers/slurm" "$share/slurm"
+cp -r "$share/out"/sub-00[234]* "$share/out/dataset_description.json" "$share/cluster"
+printf '001\n' >"$share/cluster/participants.txt"
+cat >"$share/bin/srun" <<'SRUN'
+#!/bin/bash
+nodes=2 code=0 processes=()
+while [[ $1 = --* ]]; do
+    case $1 in --nodes=1 | --ntasks=1) nodes=1 ;; esac
+    shift
+done
+for ((node = 0; node < nodes; node++)); do
+    SLURM_NODEID=$node SLURMD_NODENAME=node$node "$@" &
+    processes+=($!)
+done
+for process in "${processes[@]}"; do wait "$process" || code=$?; done
+exit $code
+SRUN
+chmod 755 "$share/bin/srun"
+chown -R 23456:23456 "$share/cluster"
+job=(as_person env PATH=/share/bin:/usr/bin:/bin SCRIPTS=/share/slurm SIF="$sif" BIDS_DIR=/share/data
+    OUTPUT_DIR=/share/cluster WORK_DIR=/share/cluster/work PARTICIPANTS=/share/cluster/participants.txt
+    PARTICIPANT_OPTIONS="${fast[*]}" GROUP_OPTIONS="${small[*]}" MASTER_ADDR=127.0.0.1
+    SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST="node[0-1]"
+    SLURM_ARRAY_TASK_ID=1 SLURM_ARRAY_TASK_COUNT=1)
+expect 0 "participant.sbatch in Apptainer" "${job[@]}" bash /share/slurm/participant.sbatch
+expect 0 "group.sbatch in Apptainer, one training process on each of two nodes" \
+    "${job[@]}" bash /share/slurm/group.sbatch
+model=models/AD-v-PD/final/model.safetensors
+cmp "$share/cluster/$model" "$share/out/$model" || fail "other weights than from two processes of one node"
+pass "the same weights as from two processes in one container, byte for byte"
+
 expect 2 "a run that must fail" "${offline[@]}" /data /out participant --participant-label 999
 [ "$(digest "$share/data")" = "$before" ] || fail "the input was changed"
 pass "input is the same, byte for byte"

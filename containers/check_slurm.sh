@@ -9,34 +9,53 @@ need_root "a SLURM cluster"
 BIN=$(cd "${BIN:-$repo/.venv/bin}" && pwd) || fail "no environment; run make install"
 export PATH="$BIN:$PATH"
 command -v bids_gevnet torchrun >/dev/null || fail "bids_gevnet is not installed in $BIN"
-scratch=$(mktemp -d "${CHECK_TMP:-/var/tmp}/check-slurm.XXXXXX")
-chmod 755 "$scratch"
 daemons=()
 stop_cluster() {
-    [ ! -s "$scratch/slurm.conf" ] || scancel --full --signal=KILL --user="$(id -un)" 2>/dev/null || true
     local name
+    [ ${#daemons[@]} != 0 ] || return 0
+    scancel --full --signal=KILL --user="$(id -un)" >/dev/null 2>&1
+    sleep 1
     for name in "${daemons[@]}"; do
-        [ ! -s "$scratch/$name.pid" ] || kill "$(cat "$scratch/$name.pid")" 2>/dev/null || true
+        [ ! -s "$scratch/$name.pid" ] || stop_process "$(cat "$scratch/$name.pid")"
     done
-    sleep 2
 }
-trap 'stop_cluster; rm -rf "$scratch"' EXIT
-
+# stop_process PID: by request, else by force.
+stop_process() {
+    kill "$1" 2>/dev/null
+    for _ in $(seq 20); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.5
+    done
+    kill -KILL "$1" 2>/dev/null
+}
+make_scratch check-slurm 5 stop_cluster
 install_packages slurm-wlm munge
 
-free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+# free_ports N: all different.
+free_ports() {
+    python3 -c 'import socket, sys
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[1]))]
+print(*(s.getsockname()[1] for s in sockets))' "$1"
+}
+# A daemon that does not start is this machine's affair; it says why in its log.
+start_daemon() { # start_daemon NAME COMMAND...
+    daemons+=("$1")
+    "${@:2}" >"$scratch/$1.start" 2>&1 </dev/null \
+        || { cat "$scratch/$1.start"; skip "$1 does not start"; }
+}
 start_cluster() {
-    local host node
+    local host node ports
     host=$(hostname -s)
+    read -r -a ports < <(free_ports 3)
     head -c 1024 /dev/urandom >"$scratch/munge.key"
     chmod 600 "$scratch/munge.key"
     mkdir "$scratch/state"
     cat >"$scratch/slurm.conf" <<CONF
 ClusterName=check
 SlurmctldHost=$host(127.0.0.1)
-SlurmctldPort=$(free_port)
+SlurmctldPort=${ports[0]}
 SlurmUser=root
-AuthInfo=socket=$scratch/munge.socket,cred_expire=10
+AuthInfo=socket=$scratch/munge.socket,cred_expire=20
 StateSaveLocation=$scratch/state
 SlurmdSpoolDir=$scratch/spool-%n
 SlurmctldPidFile=$scratch/slurmctld.pid
@@ -53,44 +72,48 @@ PropagateResourceLimits=NONE
 MpiDefault=none
 ReturnToService=2
 KillWait=5
+MessageTimeout=60
 MinJobAge=3600
 SchedulerParameters=sched_interval=2,bf_interval=2
-NodeName=one NodeHostname=$host NodeAddr=127.0.0.1 Port=$(free_port) CPUs=1 State=UNKNOWN
-NodeName=two NodeHostname=$host NodeAddr=127.0.0.1 Port=$(free_port) CPUs=1 State=UNKNOWN
+NodeName=one NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[1]} CPUs=1 State=UNKNOWN
+NodeName=two NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[2]} CPUs=1 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=120 State=UP
 CONF
     export SLURM_CONF="$scratch/slurm.conf"
-    daemons=(munged)
-    munged --force --key-file="$scratch/munge.key" --socket="$scratch/munge.socket" \
-        --pid-file="$scratch/munged.pid" --log-file="$scratch/munged.log" \
-        --seed-file="$scratch/munge.seed" || skip "munged does not start"
-    daemons+=(slurmctld)
-    slurmctld -c || skip "slurmctld does not start"
+    start_daemon munged munged --force --key-file="$scratch/munge.key" \
+        --socket="$scratch/munge.socket" --pid-file="$scratch/munged.pid" \
+        --log-file="$scratch/munged.log" --seed-file="$scratch/munge.seed"
+    start_daemon slurmctld slurmctld -c
     for node in one two; do
-        daemons+=("slurmd-$node")
-        slurmd -c -N $node || skip "slurmd does not start"
+        start_daemon "slurmd-$node" slurmd -c -N $node
     done
-    for _ in $(seq 30); do
-        [ "$(sinfo --noheader --states=idle --format=%D)" != 2 ] || return 0
+    for _ in $(seq 60); do
+        [ "$(sinfo --noheader --states=idle --format=%D 2>/dev/null)" != 2 ] || return 0
         sleep 1
     done
-    sinfo || true
+    tail -n 5 "$scratch"/slurm*.log
     skip "the two nodes do not become idle"
 }
 start_cluster
 sinfo
-expect 0 "both nodes answer" srun --nodes=2 --ntasks-per-node=1 bash -c 'echo "$SLURM_NODEID $SLURMD_NODENAME"'
+# SLURM itself, before anything of ours is in question.
+timeout 120 srun --nodes=2 --ntasks-per-node=1 bash -c 'echo "$SLURM_NODEID $SLURMD_NODENAME"' \
+    || skip "jobs do not run on this machine's SLURM"
 expect 3 "exit codes come through srun" srun --nodes=1 sh -c 'exit 3'
 
 # state JOB: of the whole job, or the states of all tasks of an array.
-state() { scontrol --oneliner show job "$1" | grep -o 'JobState=[A-Z_]*' | cut -d = -f 2 | sort -u | paste -sd ,; }
+# Nothing, for a moment, where the controller is too busy to answer.
+state() {
+    { scontrol --oneliner show job "$1" || true; } | { grep -o 'JobState=[A-Z_]*' || true; } \
+        | cut -d = -f 2 | sort -u | paste -sd ,
+}
 wait_for() { # wait_for JOB STATE
     local now
     while true; do
         now=$(state "$1")
         [ "$now" != "$2" ] || return 0
         case $now in
-            *PENDING* | *RUNNING* | *COMPLETING* | *CONFIGURING* | *REQUEUE*) sleep 1 ;;
+            "" | *PENDING* | *RUNNING* | *COMPLETING* | *CONFIGURING* | *REQUEUE*) sleep 1 ;;
             *) return 1 ;;
         esac
     done
@@ -127,56 +150,54 @@ logs_of "$whole" | grep -E 'node [01] of 2 is|participants done|epoch 3/3|AD v. 
 [ "$(weights "$whole" | wc -l)" = 3 ] && [ -s "$whole/group_predictions.tsv" ] || fail "models are missing"
 pass "group job $group: three models trained on two nodes"
 
-# begin OUTPUT: submit the group level on the same participants and come back in mid-training.
-begin() {
-    mkdir "$1"
-    cp -r "$whole"/sub-* "$whole/dataset_description.json" "$1"
-    LEVELS=group submit "$1"
-    until [ -n "$(find "$1/work/group/jobs" -name checkpoint.safetensors 2>/dev/null)" ]; do
-        [[ $(state "$group") =~ PENDING|RUNNING|CONFIGURING ]] || { logs_of "$1"; fail "no checkpoint"; }
+# until_seen OUTPUT WHAT COMMAND...: come back in mid-training, when the command succeeds.
+until_seen() {
+    until "${@:3}" >/dev/null 2>&1; do
+        [[ $(state "$group") =~ ^$|PENDING|RUNNING|CONFIGURING|COMPLETING ]] || { logs_of "$1"; fail "no $2"; }
         sleep 0.2
     done
 }
+checkpointed() { [ -n "$(find "$1/work/group/jobs" -name checkpoint.safetensors)" ]; }
+resumed() { logs_of "$1" | grep 'going on from step'; }
 
 say "a job killed in mid-training, and submitted again"
-killed=$scratch/killed
-begin "$killed"
+stopped=$scratch/stopped
+mkdir "$stopped"
+cp -r "$whole"/sub-* "$whole/dataset_description.json" "$stopped"
+LEVELS=group submit "$stopped"
+until_seen "$stopped" checkpoint checkpointed "$stopped"
 # As a node that loses power: every process of the step at once, without a chance to write.
-for process in $(grep --files-with-matches --no-messages --null-data "$killed/work/group/jobs.json" \
+for process in $(grep --files-with-matches --no-messages --null-data "$stopped/work/group/jobs.json" \
     /proc/[0-9]*/cmdline | cut -d / -f 3); do
     kill -KILL "$process" 2>/dev/null || true # grep finds itself too
 done
 wait_for "$group" FAILED || fail "the killed job is $(state "$group")"
-[ ! -e "$killed/models/AD-v-PD/final" ] || fail "it was killed too late to mean anything"
+[ ! -e "$stopped/models/AD-v-PD/final" ] || fail "it was killed too late to mean anything"
 pass "job $group was killed with a checkpoint and without a final model"
-LEVELS=group submit "$killed"
-finish "$group" "$killed"
-logs_of "$killed" | grep 'going on from step' || fail "it began from the beginning"
-[ "$(weights "$killed")" = "$(weights "$whole")" ] || fail "other weights than without interruption"
-pass "resumed to the same weights, byte for byte"
 
-say "a job at its time limit (SIGUSR1 to the batch shell, as --signal=B:USR1 sends it)"
-limited=$scratch/limited
-begin "$limited"
+LEVELS=group submit "$stopped"
+until_seen "$stopped" resumption resumed "$stopped"
+pass "job $group goes on from the checkpoint"
+
+say "the same job at its time limit (SIGUSR1 to the batch shell, as --signal=B:USR1 sends it)"
 dependent=$(sbatch --parsable --dependency="afterok:$group" --output="$scratch/dependent.log" \
     --wrap "echo after job $group")
 scancel --batch --signal=USR1 "$group"
-until [[ $(scontrol show job "$group") = *Restarts=1* ]]; do
-    [[ $(state "$group") =~ PENDING|RUNNING|COMPLETING|REQUEUE ]] || { logs_of "$limited"; fail "not requeued: $(state "$group")"; }
-    sleep 0.5
-done
+until_seen "$stopped" "requeued job" eval '[[ $(scontrol show job "$group") = *Restarts=1* ]]'
 [ "$(state "$dependent")" = PENDING ] || fail "the dependent job did not go on waiting"
 pass "job $group went back into the queue; what depends on it waits"
-finish "$group" "$limited"
-finish "$dependent" "$limited"
-logs_of "$limited" | grep -E 'near the time limit|back into the queue|a signal to stop|going on from step'
-logs_of "$limited" | grep 'going on from step' >/dev/null \
-    || { logs_of "$limited"; fail "it began from the beginning"; }
-[ "$(weights "$limited")" = "$(weights "$whole")" ] || fail "other weights than without interruption"
-pass "resumed by itself to the same weights, byte for byte"
+finish "$group" "$stopped"
+finish "$dependent" "$stopped"
+logs_of "$stopped" | grep -E 'near the time limit|back into the queue|going on from step'
+logs_of "$stopped" | grep 'a signal to stop' || { logs_of "$stopped"; fail "it did not stop by itself"; }
+# Between two models there is no step to go on from.
+[ "$(resumed "$stopped" | wc -l)" -ge 2 ] || logs_of "$stopped" | grep 'to stop at step 0 of' \
+    || { logs_of "$stopped"; fail "it began from the beginning"; }
+[ "$(weights "$stopped")" = "$(weights "$whole")" ] || fail "other weights than without interruption"
+pass "interrupted twice, it came to the same weights, byte for byte"
 
 say "a job that must fail"
-GROUP_OPTIONS="--folds 9" LEVELS=group submit "$limited"
+GROUP_OPTIONS="--folds 9" LEVELS=group submit "$stopped"
 wait_for "$group" FAILED || fail "job $group is $(state "$group")"
 scontrol show job "$group" | grep -o 'ExitCode=.*' | grep 'ExitCode=2:0' || fail "another exit code"
 pass "exit code 2 of the group level is the job's"

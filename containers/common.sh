@@ -2,6 +2,8 @@
 #
 # Exit codes of a check: 0 all was run and is right; 1 something is wrong; 77 skipped, because this
 # machine cannot run it. 77 is not success: make fails with it, and nothing passes by skipping.
+# CHECK_LOG=FILE keeps what a check says of itself; its last line is the verdict.
+# CHECK_TMP=FOLDER is used in place of /var/tmp.
 set -euo pipefail
 SKIPPED=77
 repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -10,7 +12,12 @@ passed=0
 # Nothing ends without a word.
 trap 'say "FAILED: line $LINENO: $BASH_COMMAND"' ERR
 
-say() { printf '[%4ds] %s\n' $((SECONDS - started)) "$*"; }
+say() {
+    local line
+    printf -v line '[%4ds] %s' $((SECONDS - started)) "$*"
+    echo "$line"
+    echo "$line" >>"${CHECK_LOG:-/dev/null}"
+}
 skip() { say "skipped: $*"; exit "$SKIPPED"; }
 fail() { say "FAILED: $*"; exit 1; }
 pass() { passed=$((passed + 1)); say "ok: $*"; }
@@ -30,6 +37,38 @@ need_root() {
     command -v apt-get >/dev/null || skip "$1 installs Debian packages, and there is no apt-get"
 }
 
+# make_scratch NAME GIGABYTES COMMAND...: a folder of our own; at the end, whatever that is, the
+# command is run and the folder removed. Cleaning up decides nothing.
+make_scratch() {
+    local free
+    scratch=$(mktemp -d "${CHECK_TMP:-/var/tmp}/$1.XXXXXX") || skip "no folder can be made for $1"
+    chmod 755 "$scratch"
+    at_end=("${@:3}")
+    trap clean_up EXIT
+    free=$(df --output=avail --block-size=1G "$scratch" | tail -n 1)
+    [ "$free" -ge "$2" ] || skip "$2 GB are needed below ${CHECK_TMP:-/var/tmp}, ${free// /} are free"
+}
+clean_up() {
+    set +e
+    trap - ERR
+    "${at_end[@]}"
+    rm -rf --one-file-system "$scratch"
+}
+
+# twice LOG COMMAND...: mirrors have hiccups; what a second attempt mends is no failure.
+twice() {
+    local log=$1
+    shift
+    "$@" >"$log" 2>&1 && return
+    say "once more, after: $(tail -n 1 "$log" | cut -c 1-160)"
+    sleep 10
+    "$@" >"$log" 2>&1
+}
+# Whether a log that ended badly speaks of the network, not of us.
+unreachable() {
+    grep -qiE 'temporary failure|could not (resolve|connect)|connection (refused|reset|timed out|broken)|failed to (fetch|establish)|(read|connect) ?time(d )?out|remote end closed|unable to connect|HTTP error 5|5[0-9][0-9] (Server Error|Bad Gateway|Service Unavailable|Gateway)|IncompleteRead|hash sum mismatch' "$1"
+}
+
 # install_packages PACKAGE...: those that are missing, from the mirrors that apt already uses.
 install_packages() {
     local missing=() package
@@ -37,41 +76,54 @@ install_packages() {
         dpkg-query --show --showformat='${Status}' "$package" 2>/dev/null | grep -q ' installed$' \
             || missing+=("$package")
     done
-    [ ${#missing[@]} = 0 ] && return
+    [ ${#missing[@]} != 0 ] || return 0
     say "installing ${missing[*]}"
-    {
-        DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "${missing[@]}" \
-            || { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install --yes \
-                --no-install-recommends "${missing[@]}"; }
-    } >"$scratch/apt.log" 2>&1 || { tail -n 5 "$scratch/apt.log"; skip "apt cannot install ${missing[*]}"; }
+    apt_install "${missing[@]}" >"$scratch/apt.log" 2>&1 \
+        || twice "$scratch/apt.log" apt_install_afresh "${missing[@]}" \
+        || { tail -n 5 "$scratch/apt.log"; skip "apt cannot install ${missing[*]}"; }
 }
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "$@"
+}
+apt_install_afresh() { apt-get update && apt_install "$@"; }
 
 # Of the main archive: the label tells it from security updates.
-debian_mirror() { apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' | sed -n 1p; }
+listed_mirror() { apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' | sed -n 1p; }
+debian_mirror() {
+    # Machines are often made without apt's lists.
+    [ -n "$(listed_mirror)" ] || apt-get update >/dev/null 2>&1 || true
+    listed_mirror
+}
 
-# make_root SUITE FOLDER [DEBOOTSTRAP OPTION...]
+# make_root SUITE FOLDER
 make_root() {
     local mirror
     mirror=$(debian_mirror)
     [ -n "$mirror" ] || skip "apt knows no Debian mirror to make a base from"
     say "debootstrap $1 (stand-in for the base image)"
-    debootstrap --variant=minbase --include=ca-certificates "${@:3}" "$1" "$2" "$mirror" \
-        >"$scratch/debootstrap.log" 2>&1 \
+    twice "$scratch/debootstrap.log" bootstrap "$1" "$2" "$mirror" \
         || { tail -n 5 "$scratch/debootstrap.log"; skip "debootstrap cannot make a base"; }
 }
+bootstrap() {
+    rm -rf --one-file-system "$2"
+    debootstrap --variant=minbase --include=ca-certificates "$@"
+}
 
-pip_setting() { python3 -m pip config list 2>/dev/null | sed -n "s/^[^=]*\.$1='\(.*\)'\$/\1/p" | sed -n 1p; }
-
+# pip_setting NAME: of this machine's pip; nothing where there is no pip or no such setting.
+pip_setting() {
+    { python3 -m pip config list 2>/dev/null || true; } | sed -n "s/^[^=]*\.$1='\(.*\)'\$/\1/p" | sed -n 1p
+}
 # pip_mounts: fill `mounts` with what pip in a build needs of this machine's pip settings:
 # certificates, a settings file, and the folders of packages that these settings name.
 pip_mounts() {
     local certificates name value folder
     certificates=$(pip_setting cert)
     [ -n "$certificates" ] || certificates=/etc/ssl/certs/ca-certificates.crt
+    [ -s "$certificates" ] || skip "pip needs certificates, and there are none in $certificates"
     mounts=(--volume "$certificates:/run/pip/certificates.crt:ro" --volume "$scratch/pip.conf:/etc/pip.conf:ro")
     {
         echo "[global]"
-        echo "cert = /run/pip/certificates.crt"
+        printf '%s\n' "cert = /run/pip/certificates.crt" "timeout = 60" "retries = 8"
         for name in index-url extra-index-url find-links; do
             value=$(pip_setting $name)
             [ -z "$value" ] || echo "$name = $value"
@@ -86,7 +138,7 @@ pip_mounts() {
 # export_source FOLDER: what git knows and what it would add; nothing else.
 export_source() {
     mkdir -p "$1"
-    (cd "$repo" && git ls-files -z --cached --others --exclude-standard) \
+    (cd "$repo" && git -c 'safe.directory=*' ls-files -z --cached --others --exclude-standard) \
         | (cd "$repo" && tar --create --null --no-recursion --files-from - --ignore-failed-read) \
         | tar --extract --directory "$1"
 }

@@ -21,26 +21,38 @@ CONF
 }
 
 stop_podman() {
-    podman rm --all --force >/dev/null 2>&1 || true
+    [ ! -e "$scratch/storage.conf" ] || podman rm --all --force >/dev/null 2>&1 || true
     awk -v below="$scratch/" 'index($2, below) == 1 {print $2}' /proc/mounts | sort -r \
         | while read -r place; do umount "$place" || umount --lazy "$place"; done
 }
 
-# make_base: Debian 12, in place of NVIDIA's image.
+# make_base: Debian 12, in place of NVIDIA's image. Whether containers run here at all is seen
+# with it, before anything of ours is in question.
 make_base() {
     make_root bookworm "$scratch/base"
     tar --create --directory "$scratch/base" . | podman import --quiet - localhost/stand-in:latest \
         >/dev/null
     rm -rf "$scratch/base"
+    podman run --rm "${sandbox[@]}" localhost/stand-in:latest true >"$scratch/podman.log" 2>&1 \
+        || { tail -n 3 "$scratch/podman.log"; skip "podman cannot run a container here"; }
 }
 
-# build_image TARGET TAG [OPTION...]: the Dockerfile, with torch's CPU build on the stand-in base.
+# run_build TARGET TAG [OPTION...]: the Dockerfile, with torch's CPU build on the stand-in base.
+run_build() {
+    podman build --target "$1" --tag "$2" "${mounts[@]}" \
+        --build-arg BASE_IMAGE=localhost/stand-in:latest --build-arg TORCH=cpu \
+        --build-arg MICROMAMBA_IMAGE=localhost/micromamba:latest \
+        --build-arg REVISION="$(git -C "$repo" rev-parse HEAD 2>/dev/null || echo unknown)" \
+        "${@:3}" "$scratch/source"
+}
+
+# build_image TARGET TAG [OPTION...]: the same, with what pip needs; it comes back with an image.
 build_image() {
     [ -d "$scratch/source" ] || export_source "$scratch/source"
     pip_mounts
-    podman build --target "$1" --tag "$2" --layers=true "${mounts[@]}" \
-        --build-arg BASE_IMAGE=localhost/stand-in:latest --build-arg TORCH=cpu \
-        --build-arg MICROMAMBA_IMAGE=localhost/stand-in:latest \
-        --build-arg REVISION="$(git -C "$repo" rev-parse HEAD 2>/dev/null || echo unknown)" \
-        "${@:3}" "$scratch/source"
+    say "building the target $1"
+    twice "$scratch/build.log" run_build "$@" && return
+    tail -n 40 "$scratch/build.log"
+    if unreachable "$scratch/build.log"; then skip "packages for the image cannot be had"; fi
+    fail "the target $1 does not build"
 }

@@ -20,7 +20,7 @@ UNKNOWN = "see package"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """One installed package; `kind` is "pypi" or "deb"."""
+    """One installed package; `kind` is "pypi", "deb/debian" or "deb/ubuntu"."""
 
     kind: str
     name: str
@@ -31,8 +31,7 @@ class Package:
     @property
     def purl(self) -> str:
         """Package URL, https://github.com/package-url/purl-spec."""
-        where = "deb/debian" if self.kind == "deb" else "pypi"
-        return f"pkg:{where}/{quote(self.name)}@{quote(self.version)}"
+        return f"pkg:{self.kind}/{quote(self.name)}@{quote(self.version)}"
 
 
 def python_licence(distribution: Distribution) -> str:
@@ -75,6 +74,12 @@ def debian_licence(name: str, documents: Path = Path("/usr/share/doc")) -> str:
     return " AND ".join(sorted({entry.strip() for entry in names})) or UNKNOWN
 
 
+def debian_kind(release: Path = Path("/etc/os-release")) -> str:
+    """Whose packages dpkg has here: NVIDIA's images are Ubuntu, the stand-in is Debian."""
+    match = re.search(r'^ID="?(\w+)"?$', release.read_text(encoding="utf-8"), re.MULTILINE)
+    return f"deb/{match[1] if match else 'debian'}"
+
+
 def debian_packages() -> list[Package]:
     """Every Debian package that is installed; none where there is no dpkg."""
     layout = "${Package}\t${Version}\t${Homepage}\n"
@@ -87,10 +92,9 @@ def debian_packages() -> list[Package]:
         ).stdout
     except FileNotFoundError:
         return []
+    kind = debian_kind()
     rows = [line.split("\t") for line in listing.splitlines()]
-    return [
-        Package("deb", name, version, debian_licence(name), url) for name, version, url in rows
-    ]
+    return [Package(kind, name, version, debian_licence(name), url) for name, version, url in rows]
 
 
 def write_table(path: Path, packages: list[Package]) -> None:

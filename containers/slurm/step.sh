@@ -45,9 +45,15 @@ requeue() {
     exit 1
 }
 
+# What jobs run by: nothing, or the container. --cleanenv keeps the node's variables out of it, and
+# APPTAINERENV_ brings these back; they are read on the node, because nodes differ.
 inside=()
 if [ -n "$SIF" ]; then
-    # shellcheck disable=SC2206 # several options in one variable
-    inside=(apptainer exec $APPTAINER_OPTIONS --bind "$BIDS_DIR:$BIDS_DIR:ro" --bind "$OUTPUT_DIR"
-        --bind "$WORK_DIR" "$SIF")
+    # shellcheck disable=SC2016,SC2206 # expanded there, not here; several options in one variable
+    inside=(bash -c '
+        for name in BIDS_GEVNET_DEVICE CUDA_VISIBLE_DEVICES PET_NODE_RANK; do
+            [ -z "${!name:-}" ] || export "APPTAINERENV_$name=${!name}"
+        done
+        exec "$@"' inside apptainer exec $APPTAINER_OPTIONS --bind "$BIDS_DIR:$BIDS_DIR:ro"
+        --bind "$OUTPUT_DIR" --bind "$WORK_DIR" "$SIF")
 fi

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -95,6 +96,17 @@ def test_every_package_is_checked_by_hash_or_comes_from_this_build() -> None:
     for command in installs:
         assert "--require-hashes" in command or "--no-index" in command, command
         assert "--no-cache-dir" in command, command
+
+
+def test_fsl_is_pinned_by_version_and_build() -> None:
+    listed = yaml.safe_load((CONTAINERS / "fsl-environment.yml").read_text(encoding="utf-8"))
+    packages = listed["dependencies"]
+    names = {package.split("=")[0] for package in packages}
+    assert {"fsl-bet2", "fsl-eddy", "fsl-topup"} < names
+    assert all(re.fullmatch(r"[\w.-]+=\d+\.\d+=\*_\d+", package) for package in packages)
+    # The build fails where the CUDA eddy that it installs has another name than it looks for.
+    (cuda,) = (name.removeprefix("fsl-eddy-") for name in names if "cuda" in name)
+    assert f"eddy_{cuda.replace('-', '')}" in DOCKERFILE
 
 
 def test_licence_of_fsl_has_to_be_accepted() -> None:
@@ -227,3 +239,18 @@ def test_licence_of_a_debian_package(licences: Any, tmp_path: Path) -> None:
     )
     assert licences.debian_licence("thing", tmp_path) == "Expat AND GPL-2+"
     assert licences.debian_licence("other", tmp_path) == "see package"
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [
+        ("NAME=x\nID=ubuntu\nID_LIKE=debian\n", "pkg:deb/ubuntu/thing@2%3A1.0%2Bb1"),
+        ('VERSION_ID="12"\nID="debian"\n', "pkg:deb/debian/thing@2%3A1.0%2Bb1"),
+    ],
+)
+def test_address_of_a_package_names_its_distribution(
+    licences: Any, tmp_path: Path, release: str, expected: str
+) -> None:
+    (tmp_path / "os-release").write_text(release)
+    kind = licences.debian_kind(tmp_path / "os-release")
+    assert licences.Package(kind, "thing", "2:1.0+b1", "Expat", "").purl == expected

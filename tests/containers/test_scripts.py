@@ -202,6 +202,36 @@ def test_group_job_prepares_trains_and_collects(
         assert inside == bool(sif)
 
 
+def test_variables_of_the_node_reach_the_container(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    """Rank and GPUs are the node's own, and --cleanenv would keep them out."""
+    executable(
+        tmp_path / "bin/srun",
+        "while [[ $1 = --* ]]; do shift; done\n"
+        'SLURM_NODEID=1 SLURMD_NODENAME=gpu08 CUDA_VISIBLE_DEVICES=2,3 "$@"\n',
+    )
+    executable(
+        tmp_path / "bin/apptainer",
+        '[[ $* != *torchrun* ]] || env | grep ^APPTAINERENV_ | sort >>"$CALLS"\n',
+    )
+    surroundings = cluster | {
+        "SCRIPTS": str(SLURM),
+        "BIDS_DIR": "/data",
+        "OUTPUT_DIR": "/out",
+        "WORK_DIR": "/out/work",
+        "SIF": "/images/app.sif",
+        "MASTER_ADDR": "gpu07",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_GPUS_ON_NODE": "2",
+    }
+    job = ["bash", str(SLURM / "group.sbatch")]
+    subprocess.run(job, env=surroundings, check=True, timeout=60)
+    expected = ["APPTAINERENV_CUDA_VISIBLE_DEVICES=2,3", "APPTAINERENV_PET_NODE_RANK=1"]
+    assert calls(cluster) == expected
+
+
 def test_wrong_usage(cluster: dict[str, str], tmp_path: Path) -> None:
     done = submit(cluster)
     assert done.returncode == 2
