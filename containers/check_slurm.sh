@@ -153,7 +153,7 @@ pass "group job $group: three models trained on two nodes"
 # until_seen OUTPUT WHAT COMMAND...: come back in mid-training, when the command succeeds.
 until_seen() {
     until "${@:3}" >/dev/null 2>&1; do
-        [[ $(state "$group") =~ ^$|PENDING|RUNNING|CONFIGURING|COMPLETING ]] || { logs_of "$1"; fail "no $2"; }
+        [[ $(state "$group") =~ ^$|PENDING|RUNNING|CONFIGURING|COMPLETING|REQUEUE ]] || { logs_of "$1"; fail "no $2"; }
         sleep 0.2
     done
 }
