@@ -82,16 +82,17 @@ install_packages() {
         || twice "$scratch/apt.log" apt_install_afresh "${missing[@]}" \
         || { tail -n 5 "$scratch/apt.log"; skip "apt cannot install ${missing[*]}"; }
 }
-apt_install() {
-    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 install --yes --no-install-recommends "$@"
-}
-apt_install_afresh() { apt-get update && apt_install "$@"; }
+# A mirror that is not there is given up early, and another apt waited for.
+apt=(env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::http::Timeout=30
+    -o Acquire::https::Timeout=30 -o DPkg::Lock::Timeout=120)
+apt_install() { "${apt[@]}" install --yes --no-install-recommends "$@"; }
+apt_install_afresh() { "${apt[@]}" update && apt_install "$@"; }
 
 # Of the main archive: the label tells it from security updates.
 listed_mirror() { apt-get indextargets --format '$(REPO_URI)' 'Label: Debian' | sed -n 1p; }
 debian_mirror() {
     # Machines are often made without apt's lists.
-    [ -n "$(listed_mirror)" ] || apt-get update >/dev/null 2>&1 || true
+    [ -n "$(listed_mirror)" ] || "${apt[@]}" update >/dev/null 2>&1 || true
     listed_mirror
 }
 

@@ -26,14 +26,26 @@ stop_podman() {
         | while read -r place; do umount "$place" || umount --lazy "$place"; done
 }
 
-# make_base: Debian 12, in place of NVIDIA's image. Whether containers run here at all is seen
-# with it, before anything of ours is in question.
+# make_base: Debian 12 in place of NVIDIA's image, and a micromamba that installs empty files in
+# place of FSL's programs. Whether podman builds and runs anything on this machine is seen with
+# these, before anything of ours is in question.
 make_base() {
     make_root bookworm "$scratch/base"
     tar --create --directory "$scratch/base" . | podman import --quiet - localhost/stand-in:latest \
         >/dev/null
     rm -rf "$scratch/base"
-    podman run --rm "${sandbox[@]}" localhost/stand-in:latest true >"$scratch/podman.log" 2>&1 \
+    mkdir "$scratch/stand-in"
+    cat >"$scratch/stand-in/micromamba" <<'MICROMAMBA'
+#!/bin/sh
+while [ "$1" != --prefix ]; do shift; done
+mkdir -p "$2/bin" "$2/conda-meta"
+cd "$2/bin" && touch bet eddy_cpu eddy_cuda11.0 fslmaths python topup && chmod 755 ./*
+MICROMAMBA
+    printf '%s\n' "FROM localhost/stand-in:latest" "COPY micromamba /bin/micromamba" \
+        "RUN chmod 755 /bin/micromamba" >"$scratch/stand-in/Dockerfile"
+    podman build --tag localhost/micromamba:latest "$scratch/stand-in" >"$scratch/podman.log" 2>&1 \
+        || { tail -n 3 "$scratch/podman.log"; skip "podman cannot build an image here"; }
+    podman run --rm "${sandbox[@]}" localhost/micromamba:latest true >"$scratch/podman.log" 2>&1 \
         || { tail -n 3 "$scratch/podman.log"; skip "podman cannot run a container here"; }
 }
 
