@@ -110,10 +110,15 @@ grep -m 1 "^FSL's licence forbids" "$scratch/fsl.log" || { tail -n 5 "$scratch/f
 pass "refused without the licence"
 build_image fsl bids_gevnet_fsl --build-arg FSL_LICENCE=accepted
 expect 0 "built with it: the app finds eddy, topup and bet, and keeps its own Python" \
-    "${mounted[@]}" --entrypoint sh bids_gevnet_fsl -ec '
-    test "$FSLDIR" = /opt/fsl
-    test "$(command -v python)" = /opt/bids_gevnet/bin/python
-    bids_gevnet /data /out participant --dry-run --correction eddy --masking bet --skip-bids-validation'
+    "${mounted[@]}" --entrypoint python bids_gevnet_fsl -c '
+import os, sys
+from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.workflows.tools import choose_tools
+assert (sys.prefix, os.environ["FSLDIR"]) == ("/opt/bids_gevnet", "/opt/fsl")
+for gpu in (False, True):
+    tools = choose_tools(PreprocessingSettings(correction="eddy", masking="bet"), gpu=gpu)
+    print(tools.eddy.path, tools.topup, tools.bet)
+    assert tools.eddy.path.name == ("eddy_cuda11.0" if gpu else "eddy_cpu")'
 
 if [ -n "${SAVE_IMAGE:-}" ]; then
     podman save --quiet --format docker-archive --output "$SAVE_IMAGE" bids_gevnet
