@@ -341,3 +341,50 @@ def test_a_check_that_cannot_run_says_so_and_does_not_pass(name: str, tmp_path: 
     )
     assert done.returncode == 77
     assert "skipped: " in done.stdout
+
+
+def common(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a few lines as a check would, without waiting between attempts."""
+    head = f". {CONTAINERS}/common.sh\nsleep() {{ :; }}\ncd {folder}\n"
+    return subprocess.run(
+        ["bash", "-c", head + script], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+@pytest.mark.parametrize(("failures", "code"), [(0, 0), (1, 0), (2, 1)])
+def test_a_mirror_may_fail_once(tmp_path: Path, failures: int, code: int) -> None:
+    fetch = f'fetch() {{ echo x >>tries; [ "$(wc -l <tries)" -gt {failures} ]; }}\n'
+    done = common(fetch + "twice log fetch && pass fetched || fail 'not fetched'", tmp_path)
+    assert done.returncode == code
+    assert (tmp_path / "tries").read_text().count("x") == min(failures + 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "network"),
+    [
+        ("E: Failed to fetch http://mirror/x.deb  Connection timed out", True),
+        ("E: Unable to connect to mirror:http:", True),
+        ("W: Temporary failure resolving 'mirror'", True),
+        ("pip._vendor.urllib3.exceptions.ReadTimeoutError: Read timed out.", True),
+        ("ERROR: HTTP error 503 while getting https://index/x.whl", True),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", False),
+        ("ERROR: No matching distribution found for torch==9.9", False),
+        ("E: Unable to locate package python9", False),
+        ("bids-gevnet 0.1.0 requires tqdm, which is not installed.", False),
+    ],
+)
+def test_only_the_network_excuses_a_build_that_failed(
+    tmp_path: Path, line: str, network: bool
+) -> None:
+    (tmp_path / "log").write_text(f"Collecting numpy\n{line}\n")
+    done = common("if unreachable log; then skip network; fi; fail build", tmp_path)
+    assert done.returncode == (77 if network else 1)
+
+
+def test_cleaning_up_does_not_change_the_verdict(tmp_path: Path) -> None:
+    script = "tidy() { echo tidied; false; }\nmake_scratch name 0 tidy\n"
+    for line, code in (("exit 0", 0), ("skip reason", 77), ("fail reason", 1)):
+        done = common(f"CHECK_TMP={tmp_path}\n{script}{line}", tmp_path)
+        assert (done.returncode, "tidied" in done.stdout) == (code, True)
+        assert "line" not in done.stdout
+    assert list(tmp_path.iterdir()) == []
