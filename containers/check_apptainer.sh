@@ -147,7 +147,7 @@ exit $code
 SRUN
 chmod 755 "$share/bin/srun"
 chown -R 23456:23456 "$share/cluster"
-job=(as_person env PATH=/share/bin:/usr/bin:/bin SCRIPTS=/share/slurm SIF="$sif" BIDS_DIR=/share/data
+job=(as_person env PATH=/share/bin:/usr/bin:/bin:/usr/sbin:/sbin SCRIPTS=/share/slurm SIF="$sif" BIDS_DIR=/share/data
     OUTPUT_DIR=/share/cluster WORK_DIR=/share/cluster/work PARTICIPANTS=/share/cluster/participants.txt
     PARTICIPANT_OPTIONS="${fast[*]}" GROUP_OPTIONS="${small[*]}" MASTER_ADDR=127.0.0.1
     SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST="node[0-1]"
