@@ -64,9 +64,12 @@ twice() {
     sleep 10
     "$@" >"$log" 2>&1
 }
-# Whether a log that ended badly speaks of the network, not of us.
+# Whether a log that ended badly ends with the network, not with us.
 unreachable() {
-    grep -qiE 'temporary failure|could not (resolve|connect)|connection (refused|reset|timed out|broken)|failed to (fetch|establish)|(read|connect) ?time(d )?out|remote end closed|unable to connect|HTTP error 5|5[0-9][0-9] (Server Error|Bad Gateway|Service Unavailable|Gateway)|IncompleteRead|hash sum mismatch' "$1"
+    tail -n 15 "$1" | grep -qiE "temporary failure|could not (resolve|connect)|unable to connect\
+|connection (refused|reset|timed out|broken)|failed to (fetch|establish)|(read|connect) ?time(d )?out\
+|remote end closed|IncompleteRead|HTTP error 5|hash sum mismatch\
+|5[0-9][0-9] (Server Error|Bad Gateway|Service Unavailable|Gateway)"
 }
 
 # install_packages PACKAGE...: those that are missing, from the mirrors that apt already uses.

@@ -377,8 +377,12 @@ def test_only_the_network_excuses_a_build_that_failed(
     tmp_path: Path, line: str, network: bool
 ) -> None:
     (tmp_path / "log").write_text(f"Collecting numpy\n{line}\n")
-    done = common("if unreachable log; then skip network; fi; fail build", tmp_path)
-    assert done.returncode == (77 if network else 1)
+    verdict = "if unreachable log; then skip network; fi; fail build"
+    assert common(verdict, tmp_path).returncode == (77 if network else 1)
+    # What a second attempt of pip mended does not excuse what came much later.
+    with (tmp_path / "log").open("a") as stream:
+        stream.write("Collecting another package\n" * 20 + "SyntaxError: invalid syntax\n")
+    assert common(verdict, tmp_path).returncode == 1
 
 
 def test_cleaning_up_does_not_change_the_verdict(tmp_path: Path) -> None:
