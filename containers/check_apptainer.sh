@@ -30,6 +30,8 @@ unset TMPDIR
 install_packages debootstrap
 root=$scratch/root
 make_root trixie "$root"
+# As on an installed system; torchrun looks up localhost and its own machine, without network.
+printf "127.0.0.1 localhost\n127.0.1.1 %s\n" "$(hostname)" >"$root/etc/hosts"
 
 # enter COMMAND...: run it in the root, in mounts of its own; Apptainer needs a root that is no
 # chroot. /dev/fuse is opened to everybody there, and there only.
@@ -95,7 +97,8 @@ chown 23456:23456 "$share/data" "$share/out"
 chmod 755 "$share"
 as_person() { enter setpriv --reuid 23456 --regid 23456 --init-groups env HOME=/home/person USER=person "$@"; }
 sif=/share/bids_gevnet.sif
-isolated=(--cleanenv --containall --no-home --net --network none)
+# --containall leaves /etc/hosts out, where torchrun finds localhost.
+isolated=(--cleanenv --containall --no-home --net --network none --bind /etc/hosts)
 offline=(as_person apptainer run "${isolated[@]}" --bind /share/data:/data:ro --bind /share/out:/out "$sif")
 
 as_person apptainer run-help "$sif" >"$scratch/help" || fail "no help"
