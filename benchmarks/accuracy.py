@@ -201,12 +201,14 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=2)
     parser.add_argument("--only", choices=["correction"])
     parser.add_argument("--parts", nargs="*", default=[])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[100])
     options = parser.parse_args()
     print("| what | found | wanted |\n|---|---|---|")
     if options.only == "correction":
         from correction import correction_figures
 
-        correction_figures(show, options.voxel_mm, options.real_data, tuple(options.parts))
+        parts, seeds = tuple(options.parts), tuple(options.seeds)
+        correction_figures(show, options.voxel_mm, options.real_data, parts, seeds)
         return
     noise_figures()
     resampling_speed()

@@ -1,26 +1,34 @@
 """How well motion, eddy currents, lost slices and susceptibility are corrected without FSL.
 
     python benchmarks/accuracy.py --only correction [--real-data FOLDER] [--voxel-mm 3]
+        [--parts 32 64 noise quiet still pair real] [--seeds 0 1]
 
-Phantoms have known truth: displacements are compared at brain voxels, as vectors in mm. Real data
-are compared with what FSL eddy found (``*_desc-eddy_parameters.tsv`` under derivatives/fsl).
+Phantoms have known truth: displacements are compared at brain voxels, as vectors in mm, tensors in
+all white matter (more than half of the voxel). Beside the model, ANTs and nothing stands what
+perfectly known displacements and no lost slice would give (*truth*): noise and interpolation are
+then all that is left. *Misplacement alone* takes the displacements that were found in the noisy
+scan and applies them to the same scan without noise and lost slices.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import nibabel
 import numpy as np
-from scipy.ndimage import binary_erosion
+from correction_scores import (
+    TensorTruth,
+    corrected_data,
+    noise_let_through,
+    rms,
+    rms_vector,
+)
 from scipy.spatial.transform import Rotation
 
-from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.conform import Conformed, conform, ras_order
-from bids_gevnet.dwi.correction import Correction, DiffusionSeries, correct_series, fill_slices
+from bids_gevnet.dwi.correction import Correction, DiffusionSeries, correct_series
 from bids_gevnet.dwi.distortion import (
     RADIUS_MM,
     Warp,
@@ -29,35 +37,21 @@ from bids_gevnet.dwi.distortion import (
     resample_warped,
     still_warp,
 )
-from bids_gevnet.dwi.gradients import (
-    bvecs_fsl_to_ras,
-    direction_angle_deg,
-    rotate_bvecs,
-    voxel_sizes,
-)
+from bids_gevnet.dwi.gradients import rotate_bvecs, voxel_sizes
 from bids_gevnet.dwi.interpolation import resample_series
 from bids_gevnet.dwi.motion import estimate_motion
 from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.dwi.susceptibility import estimate_field
-from bids_gevnet.dwi.tensor import TensorFit, fit_tensor
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
 from bids_gevnet.phantom.simulate import simulate_participant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from pathlib import Path
+
+    from correction_scores import Show
 
     from bids_gevnet.phantom.simulate import Scan
-
-    Show = Callable[[str, str, str], None]
-
-
-def rms(values: Any) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
-def rms_vector(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.sum(np.square(values), axis=-1))))
 
 
 @dataclass(frozen=True)
@@ -137,97 +131,110 @@ def motion_left(case: Case, motion: np.ndarray) -> tuple[float, float]:
     return rms_vector(apart), rms(np.degrees(Rotation.from_matrix(turn).magnitude()))
 
 
-def corrected_data(data: np.ndarray, affine: np.ndarray, found: Correction, slice_axis: int):
-    filled = [
-        fill_slices(data[..., k], k, found.replacements, slice_axis) for k in range(data.shape[3])
-    ]
-    return resample_warped(
-        np.stack(filled, axis=-1), affine, found.warp, np.eye(4), data.shape[:3], affine
-    )
-
-
-def clean_data(case: Case) -> np.ndarray:
-    """Return the same head, still, undistorted and without noise."""
-    settings = replace(
-        case.settings, snr=np.inf, motion_mm=0.0, motion_deg=0.0, eddy=0.0, outliers=0.0
-    )
+def data_of(case: Case, **changes: Any) -> np.ndarray:
+    """Return the same scan with other settings, conformed."""
+    settings = replace(case.settings, **changes)
     scan = simulate_participant(settings, plan_cohort(settings)[0])
     return conform(scan.data, scan.affine).data
 
 
-def tensor_errors(case: Case, truth: TensorFit, data: np.ndarray, bvecs: np.ndarray) -> str:
-    found = fit_tensor(data[white_matter(case)], case.scan.bvals, bvecs)
-    coherent = truth.fa > 0.3
-    angle = direction_angle_deg(found.direction[coherent], truth.direction[coherent])
-    return f"FA {rms(found.fa - truth.fa):.4f}, {np.median(angle):.2f} deg"
-
-
-def white_matter(case: Case) -> np.ndarray:
-    return binary_erosion(to_conformed(case.scan, "tissue")[..., 0] > 0.7)
-
-
-def compare(show: Show, name: str, case: Case, *, tensors: bool = True) -> None:
+def compare(show: Show, name: str, case: Case) -> None:
     """Correct one phantom with the model and with ANTs, and score both."""
-    weighted, points = case.weighted, case.points
     count = len(case.scan.bvals)
-    start = time.process_time()
-    found = correct_series(case.series)
-    ours_s = time.process_time() - start
-    truth = displacement(case.truth, points, case.sizes)
-    ours = displacement(found.warp, points, case.sizes)
-    distance, angle = motion_left(case, found.warp.motion)
-    show(f"{name}: motion left, RMS", f"{distance:.3f} mm, {angle:.3f} deg", "0.3 mm, 0.3 deg")
-    still = still_warp(count, case.truth.axis)
-    along = case.truth.axis
-    eddy = displacement(replace(case.truth, motion=still.motion), points, case.sizes)[..., along]
-    mine = displacement(replace(found.warp, motion=still.motion), points, case.sizes)[..., along]
-    before, after = rms(eddy[weighted]), rms((mine - eddy)[weighted])
-    if before > 0:
-        total = rms((ours - truth)[weighted][..., along])
-        show(
-            f"{name}: eddy displacement in the brain, RMS before and after (motion and eddy "
-            "together along the encoding)",
-            f"{before:.2f}, {after:.3f} mm: {100 * (1 - after / before):.0f} % less ({total:.3f})",
-            "80 % less",
-        )
-    start = time.process_time()
-    ants = estimate_motion(case.conformed.data, case.conformed.affine, case.series.shells)
-    ants_s = time.process_time() - start
-    other = displacement(replace(still, motion=np.linalg.inv(ants.transforms)), points, case.sizes)
-    show(
-        f"{name}: displacement left in the brain, RMS: model / ANTs / nothing done",
-        f"{rms_vector(ours - truth):.3f} / {rms_vector(other - truth):.3f} / "
-        f"{rms_vector(truth):.2f} mm",
-        "less than ANTs",
-    )
-    if case.settings.outliers:
-        show_outliers(show, name, case, found)
     data, affine = case.conformed.data, case.conformed.affine
     start = time.process_time()
+    found = correct_series(case.series)
     corrected = corrected_data(data, affine, found, case.series.slice_axis)
-    ours_s += time.process_time() - start
+    ours_s = time.process_time() - start
     start = time.process_time()
+    ants = estimate_motion(data, affine, case.series.shells)
     rigid = resample_series(data, affine, ants.transforms, data.shape[:3], affine)
-    ants_s += time.process_time() - start
+    ants_s = time.process_time() - start
+    still = still_warp(count, case.truth.axis)
+    warps = {
+        "model": found.warp,
+        "ANTs": replace(still, motion=np.linalg.inv(ants.transforms)),
+        "truth": case.truth,
+    }
+    show_displacements(show, name, case, warps)
+    if case.settings.outliers:
+        show_outliers(show, name, case, found)
+    else:
+        show(f"{name}: slices taken for lost (none is)", str(found.outliers.sum()), "-")
     show(
         f"{name}: processor time with resampling, model / ANTs",
         f"{ours_s / count:.2f} / {ants_s / count:.2f} s a volume: {ours_s / ants_s:.2f}",
         "at most 2",
     )
-    if tensors:
-        bvecs = case.conformed.bvecs_ras
-        exact = fit_tensor(clean_data(case)[white_matter(case)], case.scan.bvals, bvecs)
-        turned = [rotate_bvecs(bvecs, t) for t in (found.warp.transforms, ants.transforms)]
+    show_tensors(show, name, case, warps, {"model": corrected, "ANTs": rigid})
+
+
+def show_displacements(show: Show, name: str, case: Case, warps: dict[str, Warp]) -> None:
+    points, along, weighted = case.points, case.truth.axis, case.weighted
+    truth, ours, other = (
+        displacement(warps[way], points, case.sizes) for way in ("truth", "model", "ANTs")
+    )
+    distance, angle = motion_left(case, warps["model"].motion)
+    show(f"{name}: motion left, RMS", f"{distance:.3f} mm, {angle:.3f} deg", "0.3 mm, 0.3 deg")
+    still = still_warp(len(case.scan.bvals), along).motion
+    eddy, mine = (
+        displacement(replace(warps[way], motion=still), points, case.sizes)[..., along]
+        for way in ("truth", "model")
+    )
+    before, after = rms(eddy[weighted]), rms((mine - eddy)[weighted])
+    total = rms((ours - truth)[weighted][..., along])
+    show(
+        f"{name}: eddy displacement in the brain, RMS before and after (motion and eddy "
+        "together along the encoding)",
+        f"{before:.2f}, {after:.3f} mm: {100 * (1 - after / before):.0f} % less ({total:.3f})",
+        "80 % less",
+    )
+    common = rms_vector((ours - truth)[weighted].mean(axis=0))
+    show(
+        f"{name}: displacement left in the brain, RMS: model (of which all weighted volumes "
+        "have in common) / ANTs / nothing done",
+        f"{rms_vector(ours - truth):.3f} ({common:.3f}) / {rms_vector(other - truth):.3f} / "
+        f"{rms_vector(truth):.2f} mm",
+        "less than ANTs",
+    )
+
+
+def show_tensors(
+    show: Show, name: str, case: Case, warps: dict[str, Warp], corrected: dict[str, np.ndarray]
+) -> None:
+    """Score FA and main direction, with noise and without."""
+    bvecs, affine = case.conformed.bvecs_ras, case.conformed.affine
+    white = to_conformed(case.scan, "tissue")[..., 0] > 0.5
+    clean = data_of(case, snr=math.inf, motion_mm=0.0, motion_deg=0.0, eddy=0.0, outliers=0.0)
+    exact = TensorTruth(clean, white, case.scan.bvals, bvecs)
+    turned = {way: rotate_bvecs(bvecs, warp.transforms) for way, warp in warps.items()}
+
+    def resampled(data: np.ndarray, warp: Warp) -> np.ndarray:
+        return resample_warped(data, affine, warp, np.eye(4), data.shape[:3], affine)
+
+    noisy = corrected | {"truth": resampled(data_of(case, outliers=0.0), case.truth)}
+    scores = [exact.score(noisy[way], turned[way]) for way in warps]
+    show(
+        f"{name}: error of FA (RMS) and main direction (median): {' / '.join(warps)} / nothing",
+        " / ".join(map(str, [*scores, exact.score(case.conformed.data, bvecs)])),
+        "better than ANTs",
+    )
+    moved = data_of(case, snr=math.inf, outliers=0.0)
+    quiet = {way: resampled(moved, warp) for way, warp in warps.items()}
+    show(
+        f"{name}: the same, of misplacement alone: {' / '.join(warps)}",
+        " / ".join(str(exact.score(quiet[way], turned[way])) for way in warps),
+        "better than ANTs",
+    )
+    if not case.settings.outliers:
+        sigma = case.scan.truth.noise_sigma
+        through = [noise_let_through(noisy[way], quiet[way], white, sigma) for way in warps]
         show(
-            f"{name}: error of FA (RMS) and main direction (median): model / ANTs / nothing",
-            " / ".join(
-                tensor_errors(case, exact, series, table)
-                for series, table in (
-                    (corrected, turned[0]), (rigid, turned[1]), (data, bvecs)
-                )
-            ),
-            "better than ANTs",
-        )  # fmt: skip
+            f"{name}: variance of the noise that comes through the interpolation: "
+            f"{' / '.join(warps)}",
+            " / ".join(f"{value:.3f}" for value in through),
+            "-",
+        )
 
 
 def show_outliers(show: Show, name: str, case: Case, found: Correction) -> None:
@@ -244,204 +251,63 @@ def show_outliers(show: Show, name: str, case: Case, found: Correction) -> None:
     )
 
 
-def still_phantom(show: Show, voxel_mm: float) -> None:
-    case = simulate(voxel_mm=voxel_mm, motion_mm=0.0, motion_deg=0.0, eddy=0.0)
+def still_phantom(show: Show, voxel_mm: float, seed: int) -> None:
+    case = simulate(voxel_mm=voxel_mm, motion_mm=0.0, motion_deg=0.0, eddy=0.0, seed=seed)
     found = correct_series(case.series)
     invented = displacement(found.warp, case.points, case.sizes)
     per_volume = np.sqrt(np.mean(np.sum(invented**2, axis=-1), axis=1))
     show(
-        f"still phantom, {voxel_mm:g} mm, 32 directions: invented, RMS (worst volume)",
+        f"still phantom {seed}, {voxel_mm:g} mm, 32 directions: invented, RMS (worst volume)",
         f"{rms(per_volume):.3f} ({per_volume.max():.3f}) mm, {found.outliers.sum()} slices",
         "at most 0.1 mm",
     )
 
 
-def susceptibility_phantom(show: Show, voxel_mm: float) -> None:
-    case = simulate(voxel_mm=voxel_mm, directions=6, reverse_b0=True)
+def susceptibility_phantom(show: Show, voxel_mm: float, seed: int) -> None:
+    case = simulate(voxel_mm=voxel_mm, directions=6, reverse_b0=True, seed=seed)
     other = conform(case.scan.reverse_b0, case.scan.affine).data
     start = time.process_time()
     found = estimate_field(case.conformed.data[..., 0], other, case.sizes, case.series.axis)
     seconds = time.process_time() - start
     error = (found.field - case.truth.field)[case.mask]
     show(
-        f"AP/PA phantom, {voxel_mm:g} mm: error of the displacement field in the brain, RMS",
+        f"AP/PA phantom {seed}, {voxel_mm:g} mm: error of the field in the brain, RMS",
         f"{rms(error):.3f} mm of {rms(case.truth.field[case.mask]):.2f} ({seconds:.0f} s)",
         "at most 0.5 mm",
     )
 
 
-def read_real(folder: Path, name: str) -> tuple[DiffusionSeries, Conformed, np.ndarray]:
-    path = folder / "sub-siemens" / "dwi" / f"sub-siemens_{name}_dwi.nii.gz"
-    image = nibabel.load(path)
-    stem = str(path).removesuffix(".nii.gz")
-    bvals = read_bval(Path(stem + ".bval"))
-    bvecs = bvecs_fsl_to_ras(read_bvec(Path(stem + ".bvec")), image.affine)
-    conformed = conform(np.asarray(image.dataobj, dtype=np.float32), image.affine, bvecs)
-    series = DiffusionSeries(
-        conformed.data, conformed.affine, bvals, conformed.bvecs_ras, find_shells(bvals)
-    )
-    return series, conformed, image.affine
-
-
-def real_pair(show: Show, folder: Path) -> None:
-    """Both b0s of the Siemens pair, corrected, should be the same image."""
-    series, conformed, _ = read_real(folder, "dir-PA")
-    other, _, _ = read_real(folder, "dir-AP")
-    mask = read_mask(folder)
-    sizes, axis = voxel_sizes(conformed.affine), series.axis
-    pair = [np.asarray(s.data[..., 0]) for s in (series, other)]
-    start = time.process_time()
-    found = estimate_field(pair[0], pair[1], sizes, axis)
-    seconds = time.process_time() - start
-    motions = (np.eye(4), found.motion)
-    corrected = [
-        resample_warped(
-            image[..., None],
-            conformed.affine,
-            Warp(motion[None], np.zeros((1, 10)), axis, (sign * found.field).astype(np.float32)),
-            np.eye(4),
-            image.shape,
-            conformed.affine,
-        )[..., 0]
-        for image, motion, sign in zip(pair, motions, (1, -1), strict=True)
-    ]
-    before, after = (np.corrcoef(a[mask], b[mask])[0, 1] for a, b in (pair, corrected))
-    show(
-        "Siemens PA and AP: correlation of the b0s in the brain, before and after",
-        f"{before:.3f}, {after:.3f} ({seconds:.0f} s)",
-        "0.93 (topup: 0.679, 0.957)",
-    )
-
-
-def read_mask(folder: Path) -> np.ndarray:
-    name = "sub-siemens_dir-PA_desc-bet2_mask.nii.gz"
-    image = nibabel.load(folder / "derivatives" / "fsl" / name)
-    return conform(np.asarray(image.dataobj) > 0, image.affine).data
-
-
-def fsl_displacement(
-    folder: Path, points: np.ndarray, hz_to_mm: float, *, inverse: bool, flip: np.ndarray
-) -> np.ndarray:
-    """Return what FSL eddy's parameters do to points of the brain, (n, v, 3) mm.
-
-    FSL counts mm along the voxel axes as stored, of which `flip` says how they run here; its
-    field is in Hz: x, y, z, x², y², z², xy, xz, yz, constant.
-    """
-    name = "sub-siemens_dir-PA_desc-eddy_parameters.tsv"
-    table = np.genfromtxt(folder / "derivatives" / "fsl" / name, skip_header=1)
-    stored = points * flip
-    found = []
-    for row in table:
-        matrix = np.eye(4)
-        matrix[:3, :3] = Rotation.from_euler("xyz", row[3:6]).as_matrix()
-        matrix[:3, 3] = row[:3]
-        matrix = np.linalg.inv(matrix) if inverse else matrix
-        moved = stored @ matrix[:3, :3].T + matrix[:3, 3]
-        x, y, z = moved.T
-        terms = np.stack([x, y, z, x * x, y * y, z * z, x * y, x * z, y * z, np.ones_like(x)])
-        moved[:, 1] += hz_to_mm * (row[6:] @ terms)
-        found.append((moved - stored) * flip)
-    return np.stack(found)
-
-
-def real_series(show: Show, folder: Path) -> None:
-    """Compare the Siemens PA series with FSL eddy, ANTs and itself."""
-    series, conformed, raw_affine = read_real(folder, "dir-PA")
-    mask, affine = read_mask(folder), conformed.affine
-    sizes = voxel_sizes(affine)
-    start = time.process_time()
-    found = correct_series(series)
-    corrected = corrected_data(series.data, affine, found, series.slice_axis)
-    ours_s = time.process_time() - start
-    start = time.process_time()
-    ants = estimate_motion(series.data, affine, series.shells)
-    rigid = resample_series(series.data, affine, ants.transforms, mask.shape, affine)
-    ants_s = time.process_time() - start
-    points = grid_points(mask.shape, affine)[np.flatnonzero(mask)][::13]
-    ours = displacement(found.warp, points, sizes)
-    still = still_warp(len(series.bvals), series.axis)
-    theirs = displacement(replace(still, motion=np.linalg.inv(ants.transforms)), points, sizes)
-    axes, signs = ras_order(raw_affine)
-    assert axes == (0, 1, 2)
-    # Which way FSL's matrices point is not in their file: the way that fits ANTs is taken.
-    candidates = [
-        fsl_displacement(folder, points, 0.0475693 * sizes[1], inverse=way, flip=np.array(signs))
-        for way in (False, True)
-    ]
-    fsl = min(candidates, key=lambda c: rms_vector(c - theirs))
-    weighted = series.shells.shells[0].volumes
-
-    def against_fsl(found: np.ndarray) -> str:
-        # This eddy does not align the shell with the b0, so what all volumes of the shell have
-        # in common is not compared in the second number.
-        apart = (found - fsl)[weighted]
-        own, other = (d[weighted] - d[weighted].mean(axis=0) for d in (found, fsl))
-        alike = np.corrcoef(own[..., 1].ravel(), other[..., 1].ravel())[0, 1]
-        common = rms_vector(apart - apart.mean(axis=0))
-        return f"{rms_vector(apart):.2f}, {common:.2f} mm, {alike:.2f}"
-
-    show(
-        "Siemens PA: displacement in the brain against FSL eddy: RMS difference, without what the "
-        "shell has in common, correlation of that along the encoding: model / ANTs / nothing",
-        f"{against_fsl(ours)} / {against_fsl(theirs)} / {rms_vector(fsl[weighted]):.2f}, "
-        f"{rms_vector(fsl[weighted] - fsl[weighted].mean(axis=0)):.2f} mm",
-        "-",
-    )
-    lost = [f"volume {k} slice {z}" for k, z in np.argwhere(found.outliers)]
-    show("Siemens PA: lost slices", ", ".join(lost) or "none", "-")
-    show_residual(show, series, mask, {
-        "model": (corrected, rotate_bvecs(series.bvecs_ras, found.warp.transforms)),
-        "ANTs": (rigid, rotate_bvecs(series.bvecs_ras, ants.transforms)),
-        "before": (series.data, series.bvecs_ras),
-    })  # fmt: skip
-    show(
-        "Siemens PA: processor time with resampling, model / ANTs",
-        f"{ours_s:.0f} / {ants_s:.0f} s: {ours_s / ants_s:.2f}",
-        "at most 2",
-    )
-
-
-def show_residual(
-    show: Show,
-    series: DiffusionSeries,
-    mask: np.ndarray,
-    ways: dict[str, tuple[np.ndarray, np.ndarray]],
-) -> None:
-    """Compare the misfit of the tensor in the same white-matter voxels."""
-    inner = binary_erosion(mask, iterations=2)
-    fits = {name: fit_tensor(d[inner], series.bvals, b) for name, (d, b) in ways.items()}
-    fa = np.mean([fit.fa for fit in fits.values()], axis=0)
-    white = (fa > 0.4) & (fa < 0.95)
-    show(
-        "Siemens PA: misfit of the tensor in white matter, median: " + " / ".join(fits),
-        " / ".join(f"{np.median(fit.residual[white]):.4f}" for fit in fits.values()),
-        "lowest",
-    )
-
-
 def correction_figures(
-    show: Show, voxel_mm: float, real_data: Path | None, parts: tuple[str, ...] = ()
+    show: Show,
+    voxel_mm: float,
+    real_data: Path | None,
+    parts: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (100,),
 ) -> None:
-    """Print all figures, or those of some parts: 32, 64, noise, still, pair, real."""
+    """Print all figures, or those of some parts: 32, 64, noise, quiet, still, pair, real."""
 
     def wanted(part: str) -> bool:
         return not parts or part in parts
 
-    for directions in (32, 64):
-        if wanted(str(directions)):
-            case = simulate(
-                voxel_mm=voxel_mm, directions=directions, outliers=0.3, seed=directions
-            )
-            compare(show, f"phantom, {voxel_mm:g} mm, {directions} directions, SNR 20", case)
-    if wanted("noise"):
-        for snr in (10.0, 40.0):
-            case = simulate(voxel_mm=5.0, directions=24, snr=snr, seed=1)
-            compare(show, f"phantom, 5 mm, 24 directions, SNR {snr:g}", case)
-    if wanted("still"):
-        still_phantom(show, 4.0)
-    if wanted("pair"):
-        susceptibility_phantom(show, voxel_mm)
-        if real_data is not None:
+    for seed in seeds:
+        cases = [("32", 32, 20.0, 0.3), ("64", 64, 20.0, 0.3)]
+        cases += [("noise", 32, snr, 0.3) for snr in (10.0, 40.0)]
+        cases += [("quiet", 32, snr, 0.0) for snr in (10.0, 20.0, 40.0)]
+        for part, directions, snr, outliers in cases:
+            if wanted(part):
+                case = simulate(
+                    voxel_mm=voxel_mm, directions=directions, snr=snr, outliers=outliers, seed=seed
+                )
+                name = f"phantom {seed}, {voxel_mm:g} mm, {directions} directions, SNR {snr:g}"
+                compare(show, name if outliers else f"{name}, no lost slices", case)
+        if wanted("still"):
+            still_phantom(show, voxel_mm, seed)
+        if wanted("pair"):
+            susceptibility_phantom(show, voxel_mm, seed)
+    if real_data is not None:
+        from correction_real import real_pair, real_series
+
+        if wanted("pair"):
             real_pair(show, real_data)
-    if wanted("real") and real_data is not None:
-        real_series(show, real_data)
+        if wanted("real"):
+            real_series(show, real_data)
