@@ -7,8 +7,10 @@ from typing import Any
 from nipype.interfaces import utility as niu
 from nipype.pipeline import engine as pe
 
+from bids_gevnet.bids.gradient_files import read_bval
 from bids_gevnet.bids.records import DiffusionRun
 from bids_gevnet.dwi.phase_encoding import are_opposite, phase_encoding, readout_time
+from bids_gevnet.dwi.shells import MIN_DIRECTIONS, find_shells
 from bids_gevnet.interfaces.conform import Conform
 from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.fsl import Eddy, Topup
@@ -81,11 +83,12 @@ def init_correction_wf(
     workflow.connect(
         [(conform, outputnode, [("facts", "conform_facts"), ("old_to_new", "old_to_new")])]
     )
+    too_few = _too_few_directions(run, settings) if settings.correction == "auto" else ""
     if tools.correction == "eddy":
         _connect_eddy(
             workflow, conform, outputnode, run, siblings, settings, tools, threads, mem_gb
         )
-    elif tools.correction == "model":
+    elif tools.correction == "model" and not too_few:
         model = _model_node(run, siblings, settings, threads, mem_gb)
         workflow.connect([
             (conform, model, [("image", "image"), ("gradients", "gradients")]),
@@ -101,7 +104,8 @@ def init_correction_wf(
         motion = pe.Node(
             EstimateMotion(
                 b0_threshold=settings.b0_threshold,
-                enabled=tools.correction == "ants",
+                enabled=tools.correction != "none",
+                reason=too_few,
                 num_threads=threads,
             ),
             name="motion",
@@ -121,6 +125,18 @@ def init_correction_wf(
     return workflow
 
 
+def _too_few_directions(run: DiffusionRun, settings: PreprocessingSettings) -> str:
+    """Say why volumes cannot be predicted from each other; nothing where they can."""
+    shells = find_shells(read_bval(run.bval), b0_threshold=settings.b0_threshold)
+    most = max((shell.n_directions for shell in shells.shells), default=0)
+    if most >= MIN_DIRECTIONS:
+        return ""
+    return (
+        f"the largest shell has {most} directions, and predicting volumes from each other takes "
+        f"{MIN_DIRECTIONS}; they were registered rigidly instead, without eddy currents"
+    )
+
+
 def _model_node(
     run: DiffusionRun,
     siblings: Sequence[DiffusionRun],
@@ -130,15 +146,21 @@ def _model_node(
 ) -> pe.Node:
     """Our own corrector, with the b0s of the opposite phase encoding that there are."""
     opposite = _opposite_images(run, siblings)
+    readout = readout_time(run.metadata, settings.fallback_total_readout_time)
+    others = [readout_time(m, settings.fallback_total_readout_time) for _, _, m in opposite]
     return pe.Node(
         CorrectSeries(
             raw_image=str(run.image),
             direction=phase_encoding(run.metadata).direction,
             slice_direction=str(run.metadata.get("SliceEncodingDirection") or "k"),
-            readout_s=_readout_s(run.metadata, settings),
+            readout_s=readout.seconds,
             opposite_images=[str(image) for image, _, _ in opposite],
             opposite_bvals=[bval for _, bval, _ in opposite],
-            opposite_readout_s=[_readout_s(metadata, settings) for _, _, metadata in opposite],
+            # Only their ratio matters: a dummy against a real time would be a wrong one.
+            opposite_readout_s=[
+                readout.seconds if readout.is_dummy or other.is_dummy else other.seconds
+                for other in others
+            ],
             b0_threshold=settings.b0_threshold,
             num_threads=threads,
         ),

@@ -38,7 +38,7 @@ def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) ->
         raise _missing("bet", "--masking otsu")
     correction = settings.correction
     if correction == "auto":
-        correction = "ants" if eddy is None else "eddy"
+        correction = "model" if eddy is None else "eddy"
     return Tools(
         correction=correction,
         eddy=eddy if correction == "eddy" else None,

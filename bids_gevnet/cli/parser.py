@@ -239,7 +239,7 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
         "--correction",
         choices=get_args(Correction),
         help="motion and eddy currents: FSL eddy, our own model of them, ANTs (motion only), or "
-        f"none (default: {_default('correction')}, FSL where it is installed)",
+        f"none (default: {_default('correction')}, eddy where FSL is installed, else the model)",
     )
     group.add_argument(
         "--masking",

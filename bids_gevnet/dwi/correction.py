@@ -419,13 +419,21 @@ class _Estimator:
         motion, eddy = settle(self.warp, self.groups, self.weighted, self.drive)
         failed = displacement_mm(motion) > LARGEST_MOTION_MM
         motion[failed], eddy[failed] = np.eye(4), 0
-        listed = ", ".join(map(str, np.flatnonzero(failed)))
+        notes = []
+        if few := [len(g) for g in self.weighted if len(g) < FEWEST_FOR_EDDY]:
+            notes.append(
+                f"eddy currents and lost slices were not looked for on shells of fewer than "
+                f"{FEWEST_FOR_EDDY} volumes ({', '.join(map(str, few))})"
+            )
+        if failed.any():
+            listed = ", ".join(map(str, np.flatnonzero(failed)))
+            notes.append(f"no position was found for volumes {listed}; left as they were")
         return Correction(
             replace(self.warp, motion=motion, eddy=eddy),
             self.outliers,
             self.z_scores,
             self.replacements,
-            f"no position was found for volumes {listed}; left as they were" if listed else "",
+            "; ".join(notes),
         )
 
 

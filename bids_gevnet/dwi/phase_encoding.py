@@ -145,7 +145,10 @@ def phase_encoding(metadata: Mapping[str, Any], guess: str = "j") -> PhaseEncodi
             is_guess=True,
         )
     return PhaseEncoding(
-        guess, f"{guess}, a guess: the sidecar has no PhaseEncodingDirection", is_guess=True
+        guess,
+        f"{guess}, a guess: the sidecar has no PhaseEncodingDirection; eddy currents were looked "
+        "for along this axis, and susceptibility was not",
+        is_guess=True,
     )
 
 

@@ -52,6 +52,7 @@ class EstimateMotionInputSpec(BaseInterfaceInputSpec):
     gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
     b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
     enabled = traits.Bool(True, usedefault=True, desc="False leaves every volume where it is")
+    reason = traits.Str("", usedefault=True, desc="why rigid registration has to do, if it has")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
 
 
@@ -74,13 +75,14 @@ class EstimateMotion(SimpleInterface):
         folder = Path(runtime.cwd)
         series = read_series(self.inputs.image, self.inputs.gradients)
         transforms = np.tile(np.eye(4), (len(series.bvals), 1, 1))
-        note = ""
+        notes = [self.inputs.reason]
         if self.inputs.enabled:
             shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
             motion = estimate_motion(
                 series.data, series.affine, shells, n_procs=self.inputs.num_threads
             )
-            transforms, note = motion.transforms, motion.note
+            transforms = motion.transforms
+            notes.append(motion.note)
         np.save(folder / "transforms.npy", transforms)
         self._results["transforms"] = str(folder / "transforms.npy")
         turned = rotate_bvecs(series.bvecs_ras, transforms)
@@ -92,7 +94,7 @@ class EstimateMotion(SimpleInterface):
         )
         facts = {
             "method": "ants" if self.inputs.enabled else "none",
-            "note": note,
+            "note": "; ".join(filter(None, notes)),
             "largest_displacement_mm": round(float(displacement_mm(transforms).max()), 3),
         }
         self._results["facts"] = str(write_facts(folder, facts))

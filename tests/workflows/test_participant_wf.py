@@ -6,6 +6,7 @@ from fsl_stubs import write_stub
 
 from bids_gevnet.bids.query import find_participants
 from bids_gevnet.cli.graph import draw_graph
+from bids_gevnet.dwi.phase_encoding import DUMMY_READOUT_S
 from bids_gevnet.errors import InputError
 from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.motion import EstimateMotion
@@ -101,11 +102,10 @@ def test_a_guessed_direction_is_not_trusted_for_topup(dataset, tmp_path, no_fsl)
     assert not nodes_of(workflow, ".topup")
 
 
-def test_our_own_model_corrects_where_it_is_asked_for(dataset, tmp_path, no_fsl):
+def test_our_own_model_corrects_where_there_is_no_fsl(dataset, tmp_path, no_fsl):
     for direction, encoding in (("AP", "j-"), ("PA", "j")):
         copy_run(dataset, direction, encoding)
-    settings = PreprocessingSettings(output_resolution=10, correction="model")
-    nodes = nodes_of(build(dataset, tmp_path, settings), ".motion")
+    nodes = nodes_of(build(dataset, tmp_path), ".motion")
     assert all(isinstance(node.interface, CorrectSeries) for node in nodes)
     opposite = {
         Path(node.inputs.raw_image).name: [Path(p).name for p in node.inputs.opposite_images]
@@ -116,6 +116,52 @@ def test_our_own_model_corrects_where_it_is_asked_for(dataset, tmp_path, no_fsl)
         "sub-01_dir-PA_dwi.nii.gz",
     }
     assert opposite["sub-02_dwi.nii.gz"] == []
+
+
+def two_shells_of_four(dataset):
+    dataset.dwi(".bval").write_text("0 0 500 500 500 500 1000 1000 1000 1000\n")
+
+
+def test_few_directions_are_registered_rigidly_and_the_reason_is_said(dataset, tmp_path, no_fsl):
+    two_shells_of_four(dataset)
+    first, second = nodes_of(build(dataset, tmp_path), ".motion")
+    assert isinstance(first.interface, EstimateMotion)
+    assert "largest shell has 4 directions" in first.inputs.reason
+    assert isinstance(second.interface, CorrectSeries)
+    assert first.inputs.enabled
+
+
+def test_the_model_does_what_it_can_where_it_is_asked_for(dataset, tmp_path, no_fsl):
+    two_shells_of_four(dataset)
+    settings = PreprocessingSettings(output_resolution=10, correction="model")
+    nodes = nodes_of(build(dataset, tmp_path, settings), ".motion")
+    assert all(isinstance(node.interface, CorrectSeries) for node in nodes)
+
+
+@pytest.mark.parametrize("sidecar", ["{}", '{"PhaseEncodingAxis": "i"}'])
+def test_missing_phase_encoding_and_readout_do_not_stop_the_model(
+    dataset, tmp_path, no_fsl, sidecar
+):
+    copy_run(dataset, "AP", "j-")
+    dataset.dwi(".json").write_text(sidecar)
+    nodes = nodes_of(build(dataset, tmp_path), ".motion")
+    found = {Path(node.inputs.raw_image).name: node.inputs for node in nodes}
+    guessed = found["sub-01_dwi.nii.gz"]
+    assert guessed.direction == ("i" if "Axis" in sidecar else "j")
+    assert guessed.readout_s == DUMMY_READOUT_S
+    assert guessed.opposite_images == []
+
+
+def test_a_dummy_readout_is_not_compared_with_a_real_one(dataset, tmp_path, no_fsl):
+    copy_run(dataset, "AP", "j-")
+    sidecar = dataset.dwi("").parent / "sub-01_dir-AP_dwi.json"
+    sidecar.write_text('{"PhaseEncodingDirection": "j-", "TotalReadoutTime": 0.03}')
+    dataset.dwi(".json").write_text('{"PhaseEncodingDirection": "j"}')
+    nodes = nodes_of(build(dataset, tmp_path), ".motion")
+    ratios = [
+        other / node.inputs.readout_s for node in nodes for other in node.inputs.opposite_readout_s
+    ]
+    assert ratios == [1.0, 1.0]
 
 
 def test_ants_is_there_for_who_wants_it(dataset, tmp_path, no_fsl):
