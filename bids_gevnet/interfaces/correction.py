@@ -96,7 +96,9 @@ class CorrectSeries(SimpleInterface):
         )  # fmt: skip
         self._write(folder, series, correction, slice_axis)
         notes = [note for note in (correction.note, field_note) if note]
-        facts = correction_facts(correction, field) | {"note": "; ".join(notes)}
+        first = shells.b0[0] if shells.b0.size else 0
+        head = np.asarray(series.data[..., first], dtype=np.float32)
+        facts = correction_facts(correction, field, head) | {"note": "; ".join(notes)}
         self._results["facts"] = str(write_facts(folder, facts))
         return runtime
 
@@ -195,8 +197,10 @@ def eddy_displacement_mm(eddy: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
     return np.asarray(np.sqrt(np.einsum("ni,ij,nj->n", eddy, gram, eddy)))
 
 
-def correction_facts(correction: "Correction", field: "Susceptibility | None") -> dict[str, Any]:
-    """Return what the report says about a correction."""
+def correction_facts(
+    correction: "Correction", field: "Susceptibility | None", head: npt.NDArray[np.float32]
+) -> dict[str, Any]:
+    """Return what the report says about a correction; `head` is a volume to draw behind fields."""
     warp = correction.warp
     lost = np.argwhere(correction.outliers)
     facts: dict[str, Any] = {
@@ -215,20 +219,24 @@ def correction_facts(correction: "Correction", field: "Susceptibility | None") -
         "the head turns, which FSL eddy can correct",
     }
     if field is not None:
+        inside = np.abs(field.field) * (head > head.mean())
+        where = np.unravel_index(int(np.argmax(inside)), inside.shape)
         facts["susceptibility_field"] = {
             "largest_mm": round(float(np.percentile(np.abs(field.field), 99.9)), 2),
             "correlation_before": round(field.correlation_before, 4),
             "correlation_after": round(field.correlation_after, 4),
-            "planes_mm": _planes(field.field),
+            "planes_mm": [np.round(plane, 1).tolist() for plane in _planes(field.field, where)],
+            "head": [(plane > head.mean()).astype(int).tolist() for plane in _planes(head, where)],
         }
     return facts
 
 
-def _planes(field: npt.NDArray[np.float32]) -> list[list[list[float]]]:
-    """Return the sagittal, coronal and axial plane through the centre, coarse enough to print."""
-    planes = [np.take(field, field.shape[axis] // 2, axis=axis) for axis in range(3)]
+def _planes(
+    volume: npt.NDArray[np.float32], where: tuple[np.intp, ...]
+) -> list[npt.NDArray[np.float64]]:
+    """Return the sagittal, coronal and axial plane through a voxel, coarse enough to print."""
+    planes = [np.take(volume, where[axis], axis=axis) for axis in range(3)]
     steps = [max(1, max(plane.shape) // _MOST_PIXELS) for plane in planes]
     return [
-        np.round(plane[::step, ::step].astype(np.float64), 1).tolist()
-        for plane, step in zip(planes, steps, strict=True)
+        plane[::step, ::step].astype(np.float64) for plane, step in zip(planes, steps, strict=True)
     ]

@@ -64,7 +64,7 @@ def _describe(run: Mapping[str, Any], key: str) -> CorrectionView:
         (
             "Largest eddy displacement",
             _number(run.get("largest_eddy_mm"), "mm"),
-            "mean over 50 mm",
+            "over a ball of 50 mm",
         ),
         ("Lost slices", str(run.get("outlier_slices", len(lost))), "replaced by their prediction"),
     ]
@@ -79,7 +79,7 @@ def _describe(run: Mapping[str, Any], key: str) -> CorrectionView:
     return CorrectionView(
         figures,
         None if eddy is None else _draw_eddy(eddy, f"{key}-eddy"),
-        _draw_field(field.get("planes_mm"), f"{key}-field"),
+        _draw_field(field.get("planes_mm"), field.get("head"), f"{key}-field"),
         lost,
         str(run.get("not_done") or ""),
     )
@@ -112,35 +112,51 @@ def _draw_eddy(eddy: npt.NDArray[np.float64], name: str) -> Markup:
         for term, label in enumerate(TERMS):
             dash = ("-", "--", "-.", ":")[term]
             ax.plot(volumes, eddy[:, term], dash, color=colours[term], label=label)
+        curved = np.abs(eddy[:, 4:]).max(axis=1)
+        ax.plot(volumes, curved, color=SOFT, linewidth=0.8, label="largest quadratic (size)")
         ax.set_xlabel("Volume")
         ax.set_ylabel("Displacement (mm)")
         ax.set_xlim(-0.7, len(eddy) - 0.3)
-        ax.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=4, fontsize=9, labelcolor=SOFT)
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=5, fontsize=9, labelcolor=SOFT)
         largest = float(np.abs(eddy[:, :4]).max())
         description = (
             f"Constant and linear eddy-current terms over {len(eddy)} volumes, in mm at 50 mm "
-            f"from the centre; the largest is {largest:.2f} mm."
+            f"from the centre; the largest is {largest:.2f} mm. The largest quadratic term is "
+            f"{float(curved.max()):.2f} mm."
         )
         return to_svg(drawing, name, description)
 
 
-def _draw_field(planes: Any, name: str) -> Markup | None:
-    """Draw contours of the displacement in sagittal, coronal and axial planes."""
+def _three_planes(planes: Any) -> list[npt.NDArray[np.float64]]:
+    """Read three planes from the facts; none of them if any is not what it should be."""
     if not isinstance(planes, list) or len(planes) != 3:
-        return None
+        return []
     arrays = [
         _matrix(plane, len(plane[0]))
         if isinstance(plane, list) and plane and isinstance(plane[0], list)
         else None
         for plane in planes
     ]
-    if any(array is None or min(array.shape) < 2 for array in arrays):
+    return [array for array in arrays if array is not None and min(array.shape) >= 2]
+
+
+def _draw_field(planes: Any, head: Any, name: str) -> Markup | None:
+    """Draw contours of the displacement over the head, in sagittal, coronal and axial planes."""
+    from scipy.ndimage import binary_dilation
+
+    shown, behind = _three_planes(planes), _three_planes(head)
+    if len(shown) != 3:
         return None
-    shown = [array for array in arrays if array is not None]
     largest = max(1.0, float(np.ceil(max(np.abs(a).max() for a in shown))))
     levels = [level for level in np.linspace(-largest, largest, 9) if level]
     with figure(6.8, 2.4, ncols=3) as (drawing, axes):
-        for ax, plane, title in zip(axes, shown, ("Sagittal", "Coronal", "Axial"), strict=True):
+        for n, title in enumerate(("Sagittal", "Coronal", "Axial")):
+            ax, plane = axes[n], shown[n]
+            if len(behind) == 3 and np.any(behind[n] > 0.5):
+                ax.contourf(behind[n].T, levels=[0.5, np.inf], colors=[SOFT], alpha=0.2)
+            if len(behind) == 3 and behind[n].shape == plane.shape:
+                # Beyond the head there is no signal to see a field by.
+                plane = np.where(binary_dilation(behind[n] > 0.5, iterations=2), plane, np.nan)
             above, below = [x for x in levels if x > 0], [x for x in levels if x < 0]
             ax.contour(plane.T, levels=above, colors=[PALETTE[1]], linewidths=1)
             ax.contour(plane.T, levels=below, colors=[PALETTE[0]], linewidths=1, linestyles="--")
@@ -148,8 +164,10 @@ def _draw_field(planes: Any, name: str) -> Markup | None:
             ax.set_aspect("equal")
             ax.set_xticks([])
             ax.set_yticks([])
+            ax.spines[:].set_visible(False)
         description = (
-            "Contours of the displacement by susceptibility in three planes through the centre, "
-            f"every {largest / 4:.2f} mm; solid along the axis, dashed against it."
+            "Contours of the displacement by susceptibility in three planes through its largest "
+            f"value in the head, every {largest / 4:.2f} mm; solid along the axis, dashed against "
+            "it."
         )
         return to_svg(drawing, name, description)

@@ -32,6 +32,17 @@ def test_everything_is_told():
     assert "three planes" in view.field_chart
 
 
+def test_the_field_is_drawn_over_the_head_and_not_beyond_it():
+    head = np.zeros((9, 8))
+    head[1:3, 1:3] = 1
+    field = FACTS["susceptibility_field"]
+    with_head = field | {"head": [head.tolist()] * 3}
+    (view,) = describe_corrections([FACTS | {"susceptibility_field": with_head}], "s1")
+    (bare,) = describe_corrections([FACTS | {"susceptibility_field": field}], "s1")
+    # All contours of this field but one lie beyond the head.
+    assert len(view.field_chart) < len(bare.field_chart)
+
+
 def test_without_an_opposite_b0_it_says_so():
     (view,) = describe_corrections([FACTS | {"susceptibility_field": None}], "s1")
     assert view.field_chart is None
@@ -47,6 +58,8 @@ def test_without_an_opposite_b0_it_says_so():
         {"susceptibility_field": {"planes_mm": [[[1.0]]] * 3}},
         {"susceptibility_field": {"planes_mm": [[1.0], [], None]}},
         {"susceptibility_field": {"planes_mm": 3, "largest_mm": "six"}},
+        {"susceptibility_field": FACTS["susceptibility_field"] | {"head": [[[1]]] * 3}},
+        {"susceptibility_field": FACTS["susceptibility_field"] | {"head": "round"}},
         {"largest_eddy_mm": None},
     ],
 )
