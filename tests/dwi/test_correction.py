@@ -12,6 +12,7 @@ from bids_gevnet.dwi.distortion import RADIUS_MM, Warp, displacement, grid_point
 from bids_gevnet.dwi.estimation import Brain, Lattice, Level, gauss_newton_step, move
 from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.errors import ParticipantError
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
 from bids_gevnet.phantom.simulate import simulate_participant
@@ -197,3 +198,22 @@ class TestGaussNewtonStep:
 
 def test_still_warp_displaces_nothing(points):
     np.testing.assert_allclose(displacement(still_warp(2, 1), points, np.ones(3)), 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [0, 7])
+def test_a_scan_without_a_head_gets_a_sentence(value):
+    series = simulate(voxel_mm=9.0, directions=6)[2]
+    empty = replace(series, data=np.full(series.data.shape, value, np.int16))
+    with pytest.raises(ParticipantError, match="same value everywhere"):
+        correct_series(empty, levels=QUICK)
+
+
+def test_shells_too_small_for_eddy_currents_are_named():
+    _, _, series = simulate(voxel_mm=9.0, directions=6)
+    weighted = series.shells.shells[0].volumes
+    bvals = series.bvals.copy()
+    bvals[weighted[:2]] = 500
+    few = replace(series, bvals=bvals, shells=find_shells(bvals))
+    correction = correct_series(few, levels=(Level(12.0, 12.0, 1),))
+    assert "fewer than 6 volumes (2, 4)" in correction.note
+    assert not correction.warp.eddy[:, 1:].any()
