@@ -1,183 +1,259 @@
 """Does the network learn what only directions tell? Phantom cohorts with and without an effect.
 
-    python benchmarks/learning.py --effect micro --write     # crossing angle and dispersion only
+    python benchmarks/learning.py --effect micro --write     # crossing angle alone differs
     python benchmarks/learning.py --effect none --write      # no difference between the groups
 
 Two groups of simulated people at two sites. With the microscopic effect fibres cross at another
-angle in one group and nothing else differs: the mean over directions hardly changes. Heads lie
-still and are brought to the template by their true pose, so that neither correction nor
-registration is part of the measurement; everything after that is the group level itself: RISH
-harmonisation, folds, mixup, training, calibration, evaluation. These are phantoms, not patients.
+angle in one group, in a ball of 20 mm radius on either side, and nothing else differs: the mean
+over directions does not change. Heads lie still and are brought to the template by their true
+pose, so that neither correction nor registration is part of the measurement; everything after
+that is the group level itself: RISH harmonisation, folds, mixup, training, calibration,
+evaluation.
+
+References are logistic regressions on the same folds and harmonised scans: what the mean over
+directions tells, and what the energies of degrees 2 and 4 tell over the brain and in the region
+that truly differs. These are phantoms, not patients.
+
+With --folder a run that was stopped goes on where it was, and other networks can be added.
 """
 
 import argparse
 import logging
+import shlex
 import subprocess
+import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import nibabel as nib
 import numpy as np
+import pandas as pd
+from phantom_cohort import GROUPS, link_scans, still_settings, write_cohort
 
-from bids_gevnet.bids.derivatives import DerivativeNames
-from bids_gevnet.bids.writing import write_image, write_json, write_text
-from bids_gevnet.dwi.gradients import rotate_bvecs
-from bids_gevnet.dwi.interpolation import resample_series
-from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
-from bids_gevnet.interfaces.sphere import SAMPLE_STEP
-from bids_gevnet.interfaces.template import output_grid
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.harmonisation.rish import rish_features
+from bids_gevnet.learn.baselines import read_gains
+from bids_gevnet.learn.evaluate import evaluate_table, read_predictions
 from bids_gevnet.learn.group import run_group
+from bids_gevnet.learn.model_files import NETWORKS, read_card
 from bids_gevnet.learn.progress import log
-from bids_gevnet.phantom import PhantomSettings
-from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
-from bids_gevnet.phantom.simulate import simulate_participant
-from bids_gevnet.settings import ExecutionSettings, LearningSettings, PreprocessingSettings
-from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
+from bids_gevnet.phantom.anatomy import grid_points
+from bids_gevnet.phantom.fibres import crossing_region, dispersion_region
+from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 RESULTS = Path(__file__).parent / "results"
-NSIDE = 4
-SITES = "AB"
+REFERENCES = {
+    "direction mean, brain": "mean over directions: its mean and spread over the brain",
+    "direction mean, voxels": "mean over directions: all voxels",
+    "degrees 2 and 4, brain": "energy of degrees 2 and 4: their means over the brain",
+    "degrees 2 and 4, region": "energy of degrees 2 and 4: their means in the two true regions",
+}
+"""Logistic regressions beside the networks; the first two know nothing of directions."""
 
 
-def phantom_settings(options: argparse.Namespace) -> PhantomSettings:
-    """Still, undistorted heads; the groups differ in what is asked for."""
-    return PhantomSettings(
-        groups=("AD", "PD"),
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Write the cohort, train and test every network; return what `evaluate_table` says."""
+    strength = options.strength if options.effect == "micro" else 0.0
+    settings = still_settings(
         per_group=options.per_group,
-        sites=len(SITES),
         voxel_mm=options.voxel_mm,
+        micro_effect=strength,
         seed=options.seed,
-        micro_effect=float(options.effect == "micro"),
-        macro_effect=0.0,
-        motion_mm=0.0,
-        motion_deg=0.0,
-        eddy=0.0,
     )
-
-
-def write_raw(root: Path, specs: tuple[ParticipantSpec, ...]) -> None:
-    """Tables and sidecars of a raw dataset: all that the group level reads of it."""
-    write_json(root / "dataset_description.json", {"Name": "Phantom", "BIDSVersion": "1.10.0"})
-    rows = ["participant_id\tdiagnosis\tsite\tage\tsex"]
-    for spec in specs:
-        cells = (f"sub-{spec.label}", spec.diagnosis, SITES[spec.site], f"{spec.age:.1f}")
-        rows.append("\t".join((*cells, spec.sex)))
-        stem = root / f"sub-{spec.label}" / "dwi" / f"sub-{spec.label}_dwi"
-        write_json(Path(f"{stem}.json"), {"Manufacturer": SITES[spec.site]})
-        Path(f"{stem}.nii.gz").touch()
-    write_text(root / "participants.tsv", "\n".join(rows) + "\n")
-
-
-def write_derivatives(
-    root: Path, spec: ParticipantSpec, settings: PhantomSettings, resolution_mm: float
-) -> None:
-    """Write samples on the sphere in template space, by the true pose."""
-    scan = simulate_participant(settings, spec)
-    grid = output_grid(PreprocessingSettings(output_resolution=resolution_mm))
-    to_template = np.linalg.inv(scan.truth.pose)
-    data = resample_series(scan.data, scan.affine, to_template, grid.shape, grid.affine)
-    head = scan.truth.mask.astype(np.float32)[..., None]
-    inside = resample_series(head, scan.affine, to_template, grid.shape, grid.affine, order=1)
-    mask = inside[..., 0] > 0.5
-    shells = find_shells(scan.bvals)
-    shell = choose_shell(shells, None)
-    fraction = divide_by_b0(data[mask][:, shell.volumes], mean_volume(data, shells.b0)[mask])
-    directions = rotate_bvecs(scan.bvecs_ras, to_template)[shell.volumes]
-    samples = np.zeros((*mask.shape, 6 * NSIDE**2), np.float32)
-    samples[mask] = resample(fraction, resampling_matrix(directions, distinct_directions(NSIDE)))
-    names = DerivativeNames(
-        output_dir=root, entities={"sub": spec.label}, resolution_mm=resolution_mm
+    write_cohort(
+        folder,
+        settings,
+        options.groups,
+        resolution_mm=options.resolution,
+        nside=options.nside,
     )
-    image = names.standard("desc-healpix_dwi.nii.gz")
-    write_image(image, samples, grid.affine, scale=SAMPLE_STEP)
-    write_json(names.standard("desc-healpix_dwi.json"), {"Nside": NSIDE, "Ordering": "NESTED"})
-    write_image(names.standard("desc-brain_mask.nii.gz"), mask, grid.affine)
-    still = "framewise_displacement\nn/a\n0\n"
-    write_text(names.native("desc-confounds_timeseries.tsv"), still)
-
-
-def measure(options: argparse.Namespace, folder: Path) -> str:
-    """Write the cohort, train and test every network, and describe the result as Markdown."""
-    settings = phantom_settings(options)
-    specs = plan_cohort(settings)
-    write_raw(folder / "raw", specs)
-    start = time.perf_counter()
-    for number, spec in enumerate(specs):
-        write_derivatives(folder / "out", spec, settings, options.resolution)
-        print(f"\rphantom {number + 1} of {len(specs)}", end="", flush=True)
-    print(f"\nphantoms: {time.perf_counter() - start:.0f} s", flush=True)
-    lines = [
-        "| model | balanced accuracy (95 %) | ROC AUC (95 %) | permutation p |",
-        "|---|---|---|---|",
-    ]
+    tables = []
     for network in options.networks:
-        learning = LearningSettings(
-            network=network,
-            folds=options.folds,
-            epochs=options.epochs,
-            samples_per_class=options.samples_per_class,
-            learning_rate=options.learning_rate,
-            leave_site_out=False,
-            devices=f"cpu:{options.processes}",
+        output = link_scans(folder, network)
+        run_group(output, folder / "raw", *group_settings(options, network))
+        table = read_predictions(output / "group_predictions.tsv")
+        tables.append(table if not tables else table[table["kind"] == "network"])
+        print(show(evaluate_table(pd.concat(tables), seed=options.seed)), flush=True)
+    tables += references(folder / options.networks[0], tables[0])
+    return evaluate_table(pd.concat(tables), seed=options.seed)
+
+
+def group_settings(
+    options: argparse.Namespace, network: str
+) -> tuple[LearningSettings, ExecutionSettings]:
+    learning = LearningSettings(
+        network=network,
+        strides=tuple(options.strides),
+        folds=options.folds,
+        epochs=options.epochs,
+        samples_per_class=options.samples_per_class,
+        learning_rate=options.learning_rate,
+        leave_site_out=False,
+        devices=f"cpu:{options.processes}",
+        resume=True,
+    )
+    return learning, ExecutionSettings(random_seed=options.seed, nprocs=options.processes)
+
+
+def references(output: Path, table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Held-out predictions of the references, on the folds and harmonised scans of a network.
+
+    Parameters
+    ----------
+    output : Path
+        Of the group level.
+    table : DataFrame
+        Its group_predictions.tsv.
+    """
+    (network,) = set(table.loc[table["kind"] == "network", "model"])
+    for task in dict.fromkeys(table["task"]):
+        own = table[(table["task"] == task) & (table["model"] == network)].reset_index(drop=True)
+        labels = task.split("-v-")
+        truth = own["label"].to_numpy() == labels[1]
+        chances = {name: np.zeros(len(own)) for name in REFERENCES}
+        for fold in sorted(set(own["fold"])):
+            features = fold_features(output, own, f"{task}/fold-{fold}")
+            testing = own["fold"].to_numpy() == fold
+            for name, values in features.items():
+                model = regression(values.shape[1])
+                model.fit(values[~testing], truth[~testing])
+                chances[name][testing] = model.predict_proba(values[testing])[:, 1]
+        for name, positive in chances.items():
+            found = own.assign(kind="baseline", model=REFERENCES[name])
+            yield found.assign(
+                **{f"prob_{labels[0]}": 1 - positive, f"prob_{labels[1]}": positive}
+            )
+
+
+def regression(n_features: int) -> Any:
+    """Logistic regression on standardised features, with a firmer hand where there are many."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    strength = 1.0 if n_features < 50 else 1e-3
+    return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
+
+
+def fold_features(output: Path, table: pd.DataFrame, model: str) -> dict[str, Any]:
+    """Features of every scan, harmonised with the gains of a fold's model, by reference."""
+    gains, card = read_gains(output / "models" / model), read_card(output / "models" / model)
+    points = grid_points(card.shape, np.array(card.affine))
+    regions = [region(points) > 0.5 for region in (crossing_region, dispersion_region)]
+    lmax, degrees = fit_limits(card.nside)
+    columns = [degrees.index(2), degrees.index(4)]
+    found: dict[str, list[Any]] = {name: [] for name in REFERENCES}
+    for scan, site in zip(table["scan"], table["site"], strict=True):
+        samples, mask = read_scan(output, scan)
+        samples = samples if gains is None else gains.apply(samples, site, mask)
+        mean = np.zeros(mask.shape)
+        mean[mask] = samples.mean(axis=1)
+        energy = rish_features(samples, nside=card.nside, degrees=degrees, lmax=lmax)[:, columns]
+        rows = (
+            [mean[mask].mean(), mean[mask].std()],
+            mean.ravel(),
+            energy.mean(axis=0),
+            np.concatenate([energy[region[mask]].mean(axis=0) for region in regions]),
         )
-        execution = ExecutionSettings(random_seed=options.seed, nprocs=options.processes)
-        result = run_group(folder / "out", folder / "raw", learning, execution)
-        (task,) = result.metrics["tasks"]
-        lines += [_row(model) for model in task["models"] if _is_new(model, lines)]
-        print("\n".join(lines), flush=True)
-    minutes = (time.perf_counter() - start) / 60
+        for name, row in zip(REFERENCES, rows, strict=True):
+            found[name].append(row)
+    return {name: np.array(rows) for name, rows in found.items()}
+
+
+def read_scan(output: Path, scan: str) -> tuple[Any, Any]:
+    """Read samples in the mask, (n_voxels, points), and the mask."""
+    (image,) = (output / scan).rglob("*_desc-healpix_dwi.nii.gz")
+    mask = Path(str(image).replace("_desc-healpix_dwi", "_desc-brain_mask"))
+    inside = np.asarray(nib.load(mask).dataobj) > 0
+    return nib.load(image).get_fdata(dtype=np.float32)[inside], inside
+
+
+def show(content: dict[str, Any]) -> str:
+    """Write the figures of every task as Markdown tables."""
+    return "\n".join(line for task in content["tasks"] for line in _task_lines(task))
+
+
+def _task_lines(task: dict[str, Any]) -> Iterator[str]:
+    people = task["n_participants"]
+    yield f"{task['title']}, {people} people:\n"
+    yield "| model | balanced accuracy (95 %) | ROC AUC (95 %) | permutation p |"
+    yield "|---|---|---|---|"
+    for model in task["models"]:
+        scheme = model["schemes"]["folds"]
+        cells = [
+            f"{value['value']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
+            for value in (scheme["pooled"]["balanced_accuracy"], scheme["pooled"]["roc_auc"])
+        ]
+        chance = scheme["permutation"]["balanced_accuracy"]["p"]
+        yield f"| {model['title']} | {cells[0]} | {cells[1]} | {chance:.4f} |"
+    yield ""
+
+
+def describe(options: argparse.Namespace) -> str:
+    """Say in a few lines what was measured and how to repeat it."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
-    about = (
-        f"{options.per_group} people a group, {options.resolution:g} mm, {options.folds} folds, "
-        f"{options.epochs} epochs of {options.samples_per_class} samples a class, learning rate "
-        f"{options.learning_rate:g}, seed {options.seed}, commit {commit}, {minutes:.0f} minutes."
+    steps = options.epochs * -(-2 * options.samples_per_class // LearningSettings().batch_size)
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    effect = "no group effect at all"
+    if options.effect == "micro":
+        effect = (
+            f"microscopic effect {options.strength:g} times its standard size (DLB: fibres cross "
+            "at 55 instead of 80 degrees; PD: dispersion 0.5 instead of 0.1; each in a ball of 20 "
+            "mm radius on either side, 3 % of the brain)"
+        )
+    return (
+        f"`{command}`, commit {commit}, seed {options.seed}. Phantoms, not patients: "
+        f"{options.per_group} people a group at two sites, {effect}; no macroscopic effect, still "
+        f"heads, true registration. {options.voxel_mm:g} mm scans on a grid of "
+        f"{options.resolution:g} mm, {6 * options.nside**2} distinct points of the sphere (nside "
+        f"{options.nside}), strides {' '.join(map(str, options.strides))}, {options.folds} folds, "
+        f"{options.epochs} epochs of {options.samples_per_class} samples a class ({steps} steps "
+        f"of {LearningSettings().batch_size}), learning rate {options.learning_rate:g}."
     )
-    return "\n".join([about, "", *lines, ""])
 
 
-def _is_new(model: dict, lines: list[str]) -> bool:
-    return not any(line.startswith(f"| {model['title']} |") for line in lines)
-
-
-def _row(model: dict) -> str:
-    scheme = model["schemes"]["folds"]
-    cells = [
-        f"{value['value']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
-        for value in (scheme["pooled"]["balanced_accuracy"], scheme["pooled"]["roc_auc"])
-    ]
-    chance = scheme["permutation"]["balanced_accuracy"]["p"]
-    return f"| {model['title']} | {cells[0]} | {cells[1]} | {chance:.4f} |"
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the cohort and of training, for this program and for ablation.py."""
     parser.add_argument("--effect", choices=["micro", "none"], default="micro")
-    parser.add_argument("--networks", nargs="+", default=["ckn2+gevnet", "ckn2"])
+    parser.add_argument("--strength", type=float, default=1.0, help="of the microscopic effect")
+    parser.add_argument("--groups", nargs="+", choices=GROUPS, default=["AD", "DLB"])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS[::-1]))
     parser.add_argument("--per-group", type=int, default=40)
     parser.add_argument("--voxel-mm", type=float, default=8.0)
-    parser.add_argument("--resolution", type=float, default=10.0)
+    parser.add_argument("--resolution", type=float, default=12.0)
+    parser.add_argument("--nside", type=int, default=2)
+    parser.add_argument("--strides", type=int, nargs=4, default=[2, 1, 2, 1])
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--samples-per-class", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=LearningSettings().learning_rate)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="keep the cohort and the models here")
-    parser.add_argument("--write", action="store_true", help="write results/learning-EFFECT.md")
-    return parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="write a page in benchmarks/results")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure in the folder asked for, or in one that is removed afterwards."""
+    log.setLevel(logging.INFO)
+    with tempfile.TemporaryDirectory() as temporary:
+        return measure(options, options.folder or Path(temporary))
 
 
 def main() -> None:
     """Measure and print."""
-    options = parse()
-    log.setLevel(logging.INFO)
-    with tempfile.TemporaryDirectory() as temporary:
-        text = measure(options, options.folder or Path(temporary))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_options(parser)
+    options = parser.parse_args()
+    text = f"{describe(options)}\n\n{show(run(options))}"
     print(text)
     if options.write:
-        title = f"## Learning, {options.effect} effect (`benchmarks/learning.py`)\n\n"
+        title = f"# Learning, {options.effect} effect\n\n"
         write_text(RESULTS / f"learning-{options.effect}.md", title + text)
 
 

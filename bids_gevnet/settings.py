@@ -160,6 +160,7 @@ class LearningSettings:
     covariates: tuple[str, ...] = ("age", "sex")
     classes: Classes = "pairs"
     network: str = "ckn2+gevnet"
+    strides: tuple[int, ...] = (2, 1, 2, 1)
     folds: int = 5
     leave_site_out: bool | None = None
     epochs: int = 50
@@ -171,6 +172,12 @@ class LearningSettings:
     resume: bool = False
 
     def __post_init__(self) -> None:
+        _require(
+            len(self.strides) == 4 and all(1 <= stride <= 8 for stride in self.strides),
+            option="--strides",
+            expected="4 numbers from 1 to 8",
+            found=self.strides,
+        )
         _require(self.folds >= 2, option="--folds", expected="at least 2", found=self.folds)
         _require(self.epochs >= 1, option="--epochs", expected="at least 1", found=self.epochs)
         _require(
@@ -331,9 +338,10 @@ def _convert(value: object, hint: Any) -> object:
             raise TypeError(f"one of {', '.join(get_args(hint))}")
         return value
     if get_origin(hint) is tuple:
+        kind = get_args(hint)[0]
         if isinstance(value, str) or not isinstance(value, Sequence):
-            raise TypeError("a list of words")
-        return tuple(_convert(item, str) for item in value)
+            raise TypeError("a list of words" if kind is str else "a list of whole numbers")
+        return tuple(_convert(item, kind) for item in value)
     if hint is Path:
         return Path(str(_convert(value, str)))
     if hint is float and type(value) is int:

@@ -40,6 +40,7 @@ settings = st.builds(
         leave_site_out=st.none() | st.booleans(),
         classes=st.sampled_from(["pairs", "all"]),
         batch_size=st.integers(1, 64),
+        strides=st.tuples(*[st.integers(1, 8)] * 4),
         learning_rate=st.floats(1e-9, 1),
     ),
 )
@@ -79,6 +80,10 @@ def test_names_are_unique_across_sections():
         ("[learning]\nepochs = 0\n", "at least 1"),
         ("[learning]\nsamples_per_class = 0\n", "at least 1"),
         ("[learning]\nbatch_size = 0\n", "from 1 to 4096"),
+        ("[learning]\nstrides = [2, 1]\n", "4 numbers from 1 to 8"),
+        ("[learning]\nstrides = [2, 1, 0, 1]\n", "4 numbers from 1 to 8"),
+        ("[learning]\nstrides = [2, 1, 1.5, 1]\n", "a whole number for strides"),
+        ("[learning]\nstrides = 2\n", "a list of whole numbers"),
         ("[learning]\nlearning_rate = 0\n", "above 0 and at most 1"),
         ("[learning]\nlearning_rate = 2.0\n", "above 0 and at most 1"),
         ("[learning]\nclasses = 'triples'\n", "one of pairs, all"),

@@ -338,6 +338,15 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         metavar="NAME",
         help=f"a name from the zoo, or all (default: {_default('network')})",
     )
+    group.add_argument(
+        "--strides",
+        nargs=4,
+        type=int,
+        metavar="N",
+        help="pooling of the four layers of the kernel network; their product is how many voxels "
+        "become one along each axis, smaller for voxels far above 2 mm "
+        f"(default: {' '.join(map(str, _default('strides')))})",
+    )
     for option, kind, text in (
         ("folds", int, "parts to test in turn"),
         ("epochs", int, "times through the samples"),

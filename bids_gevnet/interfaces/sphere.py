@@ -13,17 +13,11 @@ from nipype.interfaces.base import (
 )
 
 from bids_gevnet.bids.writing import write_image
-from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
+from bids_gevnet.dwi.sampling import sample_shell
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.interfaces.series import read_mask, read_series, write_facts
-from bids_gevnet.sphere.resampling import (
-    DEFAULT_KERNEL,
-    DEFAULT_SMOOTHING,
-    distinct_directions,
-    resample,
-    resampling_matrix,
-)
+from bids_gevnet.sphere.resampling import DEFAULT_KERNEL, DEFAULT_SMOOTHING
 
 SAMPLE_STEP = 1 / 16384
 """S/b0 lies between 0 and 1, give or take an overshoot: 16-bit steps that are far below noise."""
@@ -59,16 +53,16 @@ class SampleSphere(SimpleInterface):
         folder, nside = Path(runtime.cwd), self.inputs.nside
         series = read_series(self.inputs.image, self.inputs.gradients)
         mask, _ = read_mask(self.inputs.mask)
-        shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
-        shell = choose_shell(shells, self.inputs.shell or None)
-        # (voxels, directions): brain voxels only, volume by volume from the mapped file.
-        signal = np.stack([series.data[..., v][mask] for v in shell.volumes], axis=-1)
-        b0 = mean_volume(series.data, shells.b0)[mask]
-        fraction = divide_by_b0(signal, b0)
-        directions = series.bvecs_ras[shell.volumes]
-        matrix = resampling_matrix(directions, distinct_directions(nside))
-        samples = resample(fraction, matrix)
-        back = resample(samples, resampling_matrix(distinct_directions(nside), directions))
+        on_sphere = sample_shell(
+            series.data,
+            series.bvals,
+            series.bvecs_ras,
+            mask,
+            nside=nside,
+            wanted=self.inputs.shell or None,
+            b0_threshold=self.inputs.b0_threshold,
+        )
+        samples, shell, shells = on_sphere.samples, on_sphere.shell, on_sphere.shells
         lmax, degrees = fit_limits(nside)
         features = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
         self._results["samples"] = _write(folder / "healpix.nii", samples, mask, series.affine)
@@ -89,7 +83,7 @@ class SampleSphere(SimpleInterface):
                     "kernel": DEFAULT_KERNEL,
                     "smoothing": DEFAULT_SMOOTHING,
                     "voxels": int(mask.sum()),
-                    "residual_rms": round(float(np.sqrt(np.mean((back - fraction) ** 2))), 5),
+                    "residual_rms": round(on_sphere.residual_rms, 5),
                 },
             )
         )

@@ -34,6 +34,8 @@ class TrainOptions:
     ----------
     network : str
         Name in the zoo.
+    strides : tuple of 4 int
+        Pooling of the kernel network's layers, if the network has one.
     epochs, samples_per_class : int
     batch_size : int
         Samples per step, over all processes.
@@ -55,6 +57,7 @@ class TrainOptions:
     """
 
     network: str = "ckn2+gevnet"
+    strides: tuple[int, ...] = (2, 1, 2, 1)
     epochs: int = 50
     samples_per_class: int = 400
     batch_size: int = 8
@@ -176,6 +179,7 @@ def _job(entry: dict[str, Any]) -> TrainJob:
         part: tuple(JobScan(**scan) for scan in entry[part]) for part in ("training", "testing")
     }
     options = TrainOptions(**entry["options"])
+    options = dataclasses.replace(options, strides=tuple(options.strides))
     fixed = {
         "labels": tuple(entry["labels"]),
         "shape": tuple(entry["shape"]),

@@ -25,6 +25,7 @@ from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import nn
@@ -38,6 +39,7 @@ _MAX_WEIGHTS = 1024**3
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "nibabel", "dipy", "healpy")
 NETWORKS = ("ckn2", "gevnet", "ckn1+deepsphere", "ckn1+gevnet", "ckn2+deepsphere", "ckn2+gevnet")
 """Networks that classify scans, in the order of Table 3."""
+DEFAULT_STRIDES = (2, 1, 2, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,8 @@ class ModelCard:
     digest : str
         Of the training job.
     app_version : str
+    strides : tuple of 4 int
+        Pooling of the kernel network's layers; models of earlier versions have the default.
     """
 
     network: str
@@ -100,6 +104,7 @@ class ModelCard:
     warnings: tuple[str, ...]
     digest: str
     app_version: str = __version__
+    strides: tuple[int, ...] = DEFAULT_STRIDES
 
     def __post_init__(self) -> None:
         sensible = (
@@ -110,6 +115,8 @@ class ModelCard:
             and all(0 < n <= 2000 for n in self.shape)
             and [len(row) for row in self.affine] == [4] * 4
             and 0 < self.temperature < 1e6
+            and len(self.strides) == len(DEFAULT_STRIDES)
+            and all(1 <= stride <= 8 for stride in self.strides)
             and len(self.rish_low) == len(self.rish_high)
         )
         if not sensible:
@@ -178,7 +185,7 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
     try:
         if path.stat().st_size > _MAX_WEIGHTS:
             raise ValueError(f"{path.stat().st_size} bytes of weights")  # noqa: TRY301
-        network = build_network(card.network, len(card.labels), card.nside)
+        network = build_network(card.network, len(card.labels), card.nside, card.strides)
         network.load_state_dict(load_file(path))
     except (OSError, ValueError, RuntimeError, SafetensorError, BidsGevnetError) as error:
         raise InputError(
@@ -197,7 +204,9 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
     return network, card, gains
 
 
-def build_network(name: str, classes: int, nside: int) -> CompoundNetwork:
+def build_network(
+    name: str, classes: int, nside: int, strides: Sequence[int] = DEFAULT_STRIDES
+) -> CompoundNetwork:
     """Build a network that classifies scans by its name in the zoo."""
     from bids_gevnet.nn import zoo
     from bids_gevnet.nn.compound import CompoundNetwork
@@ -208,7 +217,7 @@ def build_network(name: str, classes: int, nside: int) -> CompoundNetwork:
             found=repr(name),
             remedy="correct --network",
         )
-    network = zoo.build(name, classes=classes, nside=nside)
+    network = zoo.build(name, classes=classes, nside=nside, strides=tuple(strides))
     assert isinstance(network, CompoundNetwork)
     return network
 

@@ -69,6 +69,7 @@ def make_card(
         task=job.task,
         fold=job.fold,
         nside=job.nside,
+        strides=job.options.strides,
         shape=job.shape,
         affine=job.affine,
         temperature=1.0,

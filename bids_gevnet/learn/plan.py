@@ -98,7 +98,9 @@ def prepare_group(
     check_reference(cohort, settings.reference_site)
     networks = NETWORKS if settings.network == "all" else (settings.network,)
     for name in networks:
-        build_network(name, 2, cohort.nside)  # a wrong name ends here, not after an hour
+        build_network(
+            name, 2, cohort.nside, settings.strides
+        )  # a wrong name ends here, not after an hour
     work = (execution.work_dir or output_dir / "work") / "group"
     stored = _fill_store(cohort, work / "store")
     tasks, warnings = choose_tasks(cohort.labels, settings.classes)
@@ -177,6 +179,7 @@ def _options(
 ) -> TrainOptions:
     return dataclasses.replace(
         options or TrainOptions(),
+        strides=settings.strides,
         epochs=settings.epochs,
         samples_per_class=settings.samples_per_class,
         batch_size=settings.batch_size,

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bids_gevnet.nn.compound import CompoundNetwork
 
 _KEPT_VOXELS = 8000  # about 60 kB each: what is kept need not be computed again, a fifth faster
+_WHOLE_VOXELS = 2_000_000  # of all volumes of a batch, about 150 bytes each: not cut at all
 _STATISTICS_SCANS = 64  # enough for means over millions of voxels
 
 
@@ -164,14 +165,18 @@ class Trainer:
         """Weights from the seed; the kernel network's filters from training patches."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
-            network = build_network(self.options.network, len(self.job.labels), self.job.nside)
+            network = build_network(
+                self.options.network, len(self.job.labels), self.job.nside, self.options.strides
+            )
         if self.processes.first:  # others receive the weights of the first
             volumes = self.reader.random_volumes(self.options.seed)
             network.initialise_(volumes, seed=self.options.seed)
         share = -(-self.options.batch_size // self.processes.size)
         coarse = share * math.prod(-(-n // network.stride) for n in self.job.shape)
         if coarse <= _KEPT_VOXELS:
-            network.pieces = replace(network.pieces, keep_sphere=True)
+            n_volumes = share * 6 * self.job.nside**2
+            whole = n_volumes * math.prod(self.job.shape) <= _WHOLE_VOXELS
+            network.pieces = replace(network.pieces, keep_sphere=True, whole=whole)
         return network.to(self.processes.device)
 
     def resume(self) -> bool:

@@ -72,6 +72,8 @@ def test_options_of_training_reach_the_settings():
     learning = parse(*options, "--reference-site", "A", level="group").settings.learning
     assert (learning.batch_size, learning.learning_rate) == (3, 1e-4)
     assert (learning.classes, learning.reference_site) == ("all", "A")
+    strides = parse("--strides", "1", "1", "2", "1", level="group").settings.learning.strides
+    assert strides == (1, 1, 2, 1)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,7 @@ def make_jobs(
     *,
     per_class: int = 3,
     network: str = "ckn2",
+    strides: tuple[int, ...] = (2, 1, 2, 1),
     **options: object,
 ) -> list[TrainJob]:
     """Write a study and plan its training: two folds and the final model."""
@@ -166,6 +167,7 @@ def make_jobs(
         batch_size=4,
         network=network,
         leave_site_out=False,
+        strides=strides,
     )
     chosen = TrainOptions(**options)  # type: ignore[arg-type]
     plan = prepare_group(

@@ -216,11 +216,13 @@ def test_work_directory_is_respected(make_study: Any, tmp_path: Path) -> None:
 def test_options_reach_every_job(make_study: Any) -> None:
     study = make_study(per_class=2)
     chosen = {"batch_size": 3, "learning_rate": 2e-4, "reference_site": "B"}
+    chosen["strides"] = (1, 1, 2, 1)
     settings = LearningSettings(**(QUICK | chosen))
     plan = prepare_group(study.output_dir, study.bids_dir, settings, ALONE)
     for job in plan.jobs:
         trained_at = {scan.site for scan in job.training}
         assert (job.options.batch_size, job.options.learning_rate) == (3, 2e-4)
+        assert job.options.strides == (1, 1, 2, 1)
         assert job.options.reference_site == ("B" if "B" in trained_at else None)
 
 

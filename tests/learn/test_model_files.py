@@ -37,6 +37,27 @@ def test_loaded_model_scores_as_the_trained_one(trained: TrainJob, folder: Path)
     assert card.participants == tuple(sorted({s.participant for s in trained.training}))
 
 
+def test_a_model_keeps_its_strides(make_jobs: Any, train_here: Any, tmp_path: Path) -> None:
+    job = make_jobs(tmp_path, strides=(1, 1, 2, 1))[0]
+    assert job.options.strides == (1, 1, 2, 1)
+    train_here(job)
+    network, card, gains = load_model(Path(job.model_dir))
+    assert card.strides == (1, 1, 2, 1)
+    assert network.stride == 2
+    scan = job.testing[0]
+    with torch.no_grad():
+        now = network(*ScanReader(job.testing, gains).single(0))[0].numpy()
+    np.testing.assert_allclose(now, read_held_out(Path(job.model_dir))[scan.scan], atol=1e-5)
+
+
+def test_a_model_without_strides_has_those_of_the_paper(folder: Path) -> None:
+    path = folder / "model.json"
+    content = json.loads(path.read_text())
+    del content["strides"]  # as an earlier version wrote it
+    path.write_text(json.dumps(content))
+    assert load_model(folder)[0].stride == 4
+
+
 def test_folder_has_what_the_design_lists(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     assert {"model.safetensors", "model.json", "harmonisation.npz", "environment.txt"} <= names
@@ -92,6 +113,8 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
         {"participants": [["nested"]]},
         {"rish_low": []},
         {"harmonised": "yes"},
+        {"strides": [2, 1]},
+        {"strides": [2, 1, 10**9, 1]},
         {"unknown": 1},
     ],
 )

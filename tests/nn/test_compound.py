@@ -78,9 +78,10 @@ def test_geometry_is_not_saved() -> None:
     [
         Pieces(1, 5, keep_volumes=True, keep_sphere=True),
         Pieces(3000, 7, keep_volumes=False, keep_sphere=False),
+        Pieces(whole=True),
         Pieces(),
     ],
-    ids=["kept", "not kept", "default"],
+    ids=["kept", "not kept", "whole", "default"],
 )
 def test_loss_and_gradients_do_not_depend_on_the_pieces(name: str, pieces: Pieces) -> None:
     scans, masks = _scans()

@@ -1,0 +1,140 @@
+"""Phantom cohorts as the participant level would leave them, for the group level's benchmarks.
+
+Heads lie still and are brought to the template by their true pose, so that neither correction nor
+registration is part of what is measured later; the samples on the sphere are made as the
+participant level makes them. A cohort is kept in its folder: what is there is not made again, and
+a folder with another cohort is refused.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bids_gevnet.bids.derivatives import DerivativeNames
+from bids_gevnet.bids.writing import write_image, write_json, write_text
+from bids_gevnet.dwi.gradients import rotate_bvecs
+from bids_gevnet.dwi.interpolation import resample_series
+from bids_gevnet.dwi.sampling import sample_shell
+from bids_gevnet.errors import InputError
+from bids_gevnet.interfaces.sphere import SAMPLE_STEP
+from bids_gevnet.interfaces.template import output_grid
+from bids_gevnet.phantom import PhantomSettings
+from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
+from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.settings import PreprocessingSettings
+
+GROUPS = ("AD", "DLB", "PD")
+"""Groups of the phantom; fibres cross at another angle in DLB, and disperse more in PD."""
+SITES = "AB"
+
+
+def still_settings(
+    *, per_group: int, voxel_mm: float, micro_effect: float, seed: int
+) -> PhantomSettings:
+    """Still, undistorted heads at two sites; groups differ in the microscopic effect only."""
+    return PhantomSettings(
+        groups=GROUPS,
+        per_group=per_group,
+        sites=len(SITES),
+        voxel_mm=voxel_mm,
+        seed=seed,
+        micro_effect=micro_effect,
+        macro_effect=0.0,
+        motion_mm=0.0,
+        motion_deg=0.0,
+        eddy=0.0,
+    )
+
+
+def write_cohort(
+    folder: Path,
+    settings: PhantomSettings,
+    groups: Sequence[str],
+    *,
+    resolution_mm: float,
+    nside: int,
+) -> None:
+    """Write folder/raw and folder/scans, a raw dataset's tables and everybody's derivatives.
+
+    Parameters
+    ----------
+    folder : Path
+    settings : PhantomSettings
+    groups : sequence of str
+        Those of its groups that are wanted.
+    resolution_mm : float
+        Voxels in template space.
+    nside : int
+        HEALPix resolution of the samples.
+    """
+    about = dataclasses.asdict(settings) | {"resolution_mm": resolution_mm, "nside": nside}
+    about["groups"] = groups
+    about = json.loads(json.dumps(about))  # as it is read back
+    path = folder / "cohort.json"
+    if path.is_file() and json.loads(path.read_text()) != about:
+        raise InputError(
+            expected=f"no cohort in {folder}, or the one that is asked for",
+            found="a cohort with other settings",
+            remedy="give another --folder",
+        )
+    write_json(path, about)
+    specs = tuple(spec for spec in plan_cohort(settings) if spec.diagnosis in groups)
+    _write_raw(folder / "raw", specs)
+    for number, spec in enumerate(specs):
+        _write_derivatives(folder / "scans", spec, settings, resolution_mm, nside)
+        print(f"\rphantom {number + 1} of {len(specs)}", end="", flush=True)
+    print(flush=True)
+
+
+def link_scans(folder: Path, name: str) -> Path:
+    """Make an output folder of its own that sees the scans of a cohort; models go there."""
+    output = folder / name
+    output.mkdir(exist_ok=True)
+    for scan in sorted((folder / "scans").iterdir()):
+        link = output / scan.name
+        if not link.is_symlink():
+            link.symlink_to(Path("..") / "scans" / scan.name)
+    return output
+
+
+def _write_raw(root: Path, specs: tuple[ParticipantSpec, ...]) -> None:
+    """Tables and sidecars of a raw dataset: all that the group level reads of it."""
+    write_json(root / "dataset_description.json", {"Name": "Phantom", "BIDSVersion": "1.10.0"})
+    rows = ["participant_id\tdiagnosis\tsite\tage\tsex"]
+    for spec in specs:
+        cells = (f"sub-{spec.label}", spec.diagnosis, SITES[spec.site], f"{spec.age:.1f}")
+        rows.append("\t".join((*cells, spec.sex)))
+        stem = root / f"sub-{spec.label}" / "dwi" / f"sub-{spec.label}_dwi"
+        write_json(Path(f"{stem}.json"), {"Manufacturer": SITES[spec.site]})
+        Path(f"{stem}.nii.gz").touch()
+    write_text(root / "participants.tsv", "\n".join(rows) + "\n")
+
+
+def _write_derivatives(
+    root: Path, spec: ParticipantSpec, settings: PhantomSettings, resolution_mm: float, nside: int
+) -> None:
+    """Write samples on the sphere in template space, by the true pose; the motion table last."""
+    names = DerivativeNames(
+        output_dir=root, entities={"sub": spec.label}, resolution_mm=resolution_mm
+    )
+    confounds = names.native("desc-confounds_timeseries.tsv")
+    if confounds.is_file():
+        return
+    scan = simulate_participant(settings, spec)
+    grid = output_grid(PreprocessingSettings(output_resolution=resolution_mm))
+    to_template = np.linalg.inv(scan.truth.pose)
+    data = resample_series(scan.data, scan.affine, to_template, grid.shape, grid.affine)
+    head = scan.truth.mask.astype(np.float32)[..., None]
+    inside = resample_series(head, scan.affine, to_template, grid.shape, grid.affine, order=1)
+    mask = inside[..., 0] > 0.5
+    directions = rotate_bvecs(scan.bvecs_ras, to_template)
+    samples = np.zeros((*mask.shape, 6 * nside**2), np.float32)
+    samples[mask] = sample_shell(data, scan.bvals, directions, mask, nside=nside).samples
+    image = names.standard("desc-healpix_dwi.nii.gz")
+    write_image(image, samples, grid.affine, scale=SAMPLE_STEP)
+    write_json(names.standard("desc-healpix_dwi.json"), {"Nside": nside, "Ordering": "NESTED"})
+    write_image(names.standard("desc-brain_mask.nii.gz"), mask, grid.affine)
+    write_text(confounds, "framewise_displacement\nn/a\n0\n")

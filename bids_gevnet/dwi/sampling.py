@@ -1,0 +1,82 @@
+"""One shell of a series as samples on the sphere: choose it, divide by b0, resample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.dwi.shells import (
+    B0_THRESHOLD,
+    choose_shell,
+    divide_by_b0,
+    find_shells,
+    mean_volume,
+)
+from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from bids_gevnet.dwi.shells import Shell, Shells
+
+
+@dataclass(frozen=True)
+class ShellSamples:
+    """Brain voxels of one shell on the sphere.
+
+    Parameters
+    ----------
+    samples : (n_voxels, 6 nside^2) array
+        S/b0 at the distinct HEALPix points, see `bids_gevnet.sphere.resampling`.
+    shells : Shells
+        All that the series has.
+    shell : Shell
+        The one that was taken.
+    residual_rms : float
+        Root mean square of S/b0 less what the samples give back in the directions measured.
+    """
+
+    samples: NDArray[np.floating[Any]]
+    shells: Shells
+    shell: Shell
+    residual_rms: float
+
+
+def sample_shell(
+    data: NDArray[np.floating[Any]],
+    bvals: NDArray[np.floating[Any]],
+    bvecs: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    *,
+    nside: int = 4,
+    wanted: float | None = None,
+    b0_threshold: float = B0_THRESHOLD,
+) -> ShellSamples:
+    """Put one shell on the sphere, brain voxels only.
+
+    Parameters
+    ----------
+    data : (X, Y, Z, n) array
+        Volumes; a mapped file is read volume by volume.
+    bvals : (n,) array
+        s/mm².
+    bvecs : (n, 3) array
+        Gradients in the axes the samples shall have.
+    mask : (X, Y, Z) bool array
+    nside : int
+    wanted : float, optional
+        b-value of the shell; see `choose_shell`.
+    b0_threshold : float
+        Highest b-value of a b0 volume.
+    """
+    shells = find_shells(bvals, b0_threshold=b0_threshold)
+    shell = choose_shell(shells, wanted)
+    signal = np.stack([data[..., volume][mask] for volume in shell.volumes], axis=-1)
+    fraction = divide_by_b0(signal, mean_volume(data, shells.b0)[mask])  # (n_voxels, directions)
+    measured, points = bvecs[shell.volumes], distinct_directions(nside)
+    samples = resample(fraction, resampling_matrix(measured, points))
+    back = resample(samples, resampling_matrix(points, measured))
+    residual = float(np.sqrt(np.mean((back - fraction) ** 2)))
+    return ShellSamples(samples, shells, shell, residual)
