@@ -40,7 +40,9 @@ from bids_gevnet.learn.evaluate import evaluate_table, read_predictions
 from bids_gevnet.learn.group import run_group
 from bids_gevnet.learn.model_files import NETWORKS, read_card
 from bids_gevnet.learn.progress import log
+from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.anatomy import grid_points
+from bids_gevnet.phantom.effects import group_state
 from bids_gevnet.phantom.fibres import crossing_region, dispersion_region
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
@@ -54,18 +56,35 @@ REFERENCES = {
 """Logistic regressions beside the networks; the first two know nothing of directions."""
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Write the cohort, train and test every network; return what `evaluate_table` says."""
-    strength = options.strength if options.effect == "micro" else 0.0
-    settings = still_settings(
+def phantom_settings(options: argparse.Namespace) -> PhantomSettings:
+    return still_settings(
         per_group=options.per_group,
         voxel_mm=options.voxel_mm,
-        micro_effect=strength,
+        micro_effect=options.strength if options.effect == "micro" else 0.0,
         seed=options.seed,
     )
+
+
+def effect_of(options: argparse.Namespace) -> str:
+    """Say how the groups differ."""
+    if options.effect == "none":
+        return "no group effect at all"
+    settings = phantom_settings(options)
+    states = {name: group_state(settings, GROUPS.index(name)) for name in options.groups}
+    angles = ", ".join(f"{s.crossing_angle_deg:g} in {name}" for name, s in states.items())
+    dispersions = ", ".join(f"{s.dispersion:.2g} in {name}" for name, s in states.items())
+    return (
+        f"microscopic effect {options.strength:g} times its standard size: crossing angle "
+        f"{angles} degrees, dispersion {dispersions}, each in a ball of 20 mm radius on either "
+        "side (3 % of the brain)"
+    )
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Write the cohort, train and test every network; return what `evaluate_table` says."""
     write_cohort(
         folder,
-        settings,
+        phantom_settings(options),
         options.groups,
         resolution_mm=options.resolution,
         nside=options.nside,
@@ -199,17 +218,10 @@ def describe(options: argparse.Namespace) -> str:
     ).stdout.strip()
     steps = options.epochs * -(-2 * options.samples_per_class // LearningSettings().batch_size)
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
-    effect = "no group effect at all"
-    if options.effect == "micro":
-        effect = (
-            f"microscopic effect {options.strength:g} times its standard size (DLB: fibres cross "
-            "at 55 instead of 80 degrees; PD: dispersion 0.5 instead of 0.1; each in a ball of 20 "
-            "mm radius on either side, 3 % of the brain)"
-        )
     return (
         f"`{command}`, commit {commit}, seed {options.seed}. Phantoms, not patients: "
-        f"{options.per_group} people a group at two sites, {effect}; no macroscopic effect, still "
-        f"heads, true registration. {options.voxel_mm:g} mm scans on a grid of "
+        f"{options.per_group} people a group at two sites; {effect_of(options)}; no macroscopic "
+        f"effect, still heads, true registration. {options.voxel_mm:g} mm scans on a grid of "
         f"{options.resolution:g} mm, {6 * options.nside**2} distinct points of the sphere (nside "
         f"{options.nside}), strides {' '.join(map(str, options.strides))}, {options.folds} folds, "
         f"{options.epochs} epochs of {options.samples_per_class} samples a class ({steps} steps "
