@@ -20,6 +20,7 @@ from bids_gevnet.bids.writing import write_text
 from bids_gevnet.nn import zoo
 
 QUICK = {
+    "strength": 2.0,
     "per_group": 4,
     "voxel_mm": 12.0,
     "resolution": 20.0,

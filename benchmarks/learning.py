@@ -92,10 +92,10 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tables = []
     for network in options.networks:
         output = link_scans(folder, network)
-        run_group(output, folder / "raw", *group_settings(options, network))
-        table = read_predictions(output / "group_predictions.tsv")
+        result = run_group(output, folder / "raw", *group_settings(options, network))
+        table = read_predictions(result.predictions_tsv)
         tables.append(table if not tables else table[table["kind"] == "network"])
-        print(show(evaluate_table(pd.concat(tables), seed=options.seed)), flush=True)
+        print(show(result.metrics), flush=True)
     tables += references(folder / options.networks[0], tables[0])
     return evaluate_table(pd.concat(tables), seed=options.seed)
 
