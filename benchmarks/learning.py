@@ -18,6 +18,7 @@ With --folder a run that was stopped goes on where it was, and other networks ca
 """
 
 import argparse
+import dataclasses
 import logging
 import shlex
 import subprocess
@@ -37,7 +38,9 @@ from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.learn.baselines import read_gains
 from bids_gevnet.learn.evaluate import evaluate_table, read_predictions
-from bids_gevnet.learn.group import run_group
+from bids_gevnet.learn.group import GroupResult, collect_group, prepare_group
+from bids_gevnet.learn.jobs import TrainOptions, write_jobs
+from bids_gevnet.learn.launch import train
 from bids_gevnet.learn.model_files import NETWORKS, read_card
 from bids_gevnet.learn.progress import log
 from bids_gevnet.phantom import PhantomSettings
@@ -92,12 +95,25 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tables = []
     for network in options.networks:
         output = link_scans(folder, network)
-        result = run_group(output, folder / "raw", *group_settings(options, network))
+        result = cross_validate(output, folder / "raw", *group_settings(options, network))
         table = read_predictions(result.predictions_tsv)
         tables.append(table if not tables else table[table["kind"] == "network"])
         print(show(result.metrics), flush=True)
     tables += references(folder / options.networks[0], tables[0])
     return evaluate_table(pd.concat(tables), seed=options.seed)
+
+
+def cross_validate(
+    output: Path, raw: Path, learning: LearningSettings, execution: ExecutionSettings
+) -> GroupResult:
+    """Run the group level without its final model, which nobody is tested with."""
+    # Held-out scores after every epoch would be for the learning curve alone.
+    quiet = TrainOptions(held_out_curve=False)
+    plan = prepare_group(output, raw, learning, execution, options=quiet)
+    folds = tuple(job for job in plan.jobs if job.fold is not None)
+    write_jobs(plan.jobs_file, folds, threads=plan.threads)
+    train(plan.jobs_file, processes=plan.processes, gpu=plan.gpu, threads=plan.threads)
+    return collect_group(output, dataclasses.replace(plan, jobs=folds))
 
 
 def group_settings(
@@ -241,7 +257,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nside", type=int, default=2)
     parser.add_argument("--strides", type=int, nargs=4, default=[2, 1, 2, 1])
     parser.add_argument("--folds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--samples-per-class", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--processes", type=int, default=1)

@@ -100,7 +100,10 @@ def run_group(
 
 
 def collect_group(output_dir: Path, plan: GroupPlan) -> GroupResult:
-    """Write tables and metrics from what training left, and calibrate the final models."""
+    """Write tables and metrics from what training left, and calibrate the final models.
+
+    A plan may come without the jobs of final models, where only the held-out results matter.
+    """
     results: list[TaskResult] = []
     models: list[Path] = []
     warnings = [*plan.cohort.warnings, *plan.warnings]
@@ -110,7 +113,9 @@ def collect_group(output_dir: Path, plan: GroupPlan) -> GroupResult:
             jobs = _jobs_of(plan, task, network)
             own = list(_network_results(plan, task, network, jobs))
             results += own
-            final = next(Path(job.model_dir) for job in jobs if job.fold is None)
+            final = next((Path(job.model_dir) for job in jobs if job.fold is None), None)
+            if final is None:
+                continue
             card = read_card(final)
             temperature = own[0].temperature or 1.0
             write_card(final, dataclasses.replace(card, temperature=temperature))

@@ -6,7 +6,9 @@ paper: "such that there are 400 training samples per class"):
 .. math:: x = \lambda x_i + (1 - \lambda) x_j, \qquad \lambda \sim \mathrm{Beta}(\alpha, \alpha).
 
 An epoch holds every training scan of a class once, and mixtures up to `samples_per_class`; of a
-larger class it holds a random choice. Mixtures are drawn anew every epoch. The plan depends on
+larger class it holds a random choice. Mixtures are drawn anew every epoch. Classes take turns in
+random order, so that every batch holds equally many of each: otherwise the gradient of a small
+batch says above all which class happens to be in the majority. The plan depends on
 seed and epoch alone, so that any process, or a run that was interrupted, makes the same one.
 """
 
@@ -38,7 +40,7 @@ class Mixture:
 def plan_epoch(
     labels: Sequence[int], *, samples_per_class: int, seed: int, epoch: int, alpha: float = ALPHA
 ) -> list[Mixture]:
-    """List the samples of one epoch in random order.
+    """List the samples of one epoch in random order, one of each class at a time.
 
     Parameters
     ----------
@@ -55,15 +57,17 @@ def plan_epoch(
         `samples_per_class` of each class.
     """
     rng = np.random.default_rng((seed, epoch))
-    plan = []
+    by_class = []
     for label in sorted(set(labels)):
         members = rng.permutation([i for i, own in enumerate(labels) if own == label])
         real = members[:samples_per_class]
-        plan += [Mixture(int(i), int(i), 1.0, label) for i in real]
+        plan = [Mixture(int(i), int(i), 1.0, label) for i in real]
         for _ in range(samples_per_class - len(real)):
             first, second = rng.choice(members, 2, replace=len(members) < 2)
             plan.append(Mixture(int(first), int(second), float(rng.beta(alpha, alpha)), label))
-    return [plan[i] for i in rng.permutation(len(plan))]
+        by_class.append([plan[i] for i in rng.permutation(len(plan))])
+    turns = zip(*by_class, strict=True)
+    return [turn[i] for turn in turns for i in rng.permutation(len(turn))]
 
 
 def split_batches(n_samples: int, batch_size: int) -> list[range]:

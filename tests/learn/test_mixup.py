@@ -28,6 +28,21 @@ def test_plan_has_so_many_of_each_class_from_that_class(
     assert plan == plan_epoch(labels, samples_per_class=per_class, seed=seed, epoch=epoch)
 
 
+@settings(deadline=None)
+@given(LABELS, st.integers(1, 40), st.integers(1, 12))
+def test_every_batch_holds_equally_many_of_each_class(
+    labels: list[int], per_class: int, size: int
+) -> None:
+    plan = plan_epoch(labels, samples_per_class=per_class, seed=3, epoch=1)
+    for batch in split_batches(len(plan), size):
+        counts = Counter(plan[i].label for i in batch)
+        numbers = [counts[label] for label in set(labels)]
+        # A batch may begin and end within a turn of the classes.
+        assert max(numbers) - min(numbers) <= 2
+    turns = [plan[i : i + len(set(labels))] for i in range(0, len(plan), len(set(labels)))]
+    assert all({m.label for m in turn} == set(labels) for turn in turns)
+
+
 def test_every_scan_is_there_once_as_it_is() -> None:
     plan = plan_epoch([0] * 5 + [1] * 3, samples_per_class=20, seed=0, epoch=0)
     real = [m.first for m in plan if m.weight == 1.0 and m.first == m.second]
