@@ -233,7 +233,8 @@ def describe(options: argparse.Namespace) -> str:
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
     steps = options.epochs * -(-2 * options.samples_per_class // LearningSettings().batch_size)
-    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    words = ["FOLDER" if word == str(options.folder) else word for word in sys.argv[1:]]
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
     return (
         f"`{command}`, commit {commit}, seed {options.seed}. Phantoms, not patients: "
         f"{options.per_group} people a group at two sites; {effect_of(options)}; no macroscopic "
