@@ -180,7 +180,7 @@ def test_impossible_numbers_end_the_training(elsewhere: TrainJob) -> None:
 
 def test_learns_what_is_there_to_learn(tmp_path: Path, make_jobs: Any, train_here: Any) -> None:
     """A plain difference between classes is found in people who were not trained on."""
-    job = make_jobs(tmp_path, per_class=4)[0]
+    job = make_jobs(tmp_path, per_class=8)[0]
     job = replace(job, options=replace(job.options, epochs=16, samples_per_class=8))
     train_here(job)
     scores = read_held_out(Path(job.model_dir))
