@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.learn.distributed import STOP_SIGNALS, TrainingInterrupted
+from bids_gevnet.learn.loop import TrainingDiverged
 from bids_gevnet.learn.train_main import error_file, train_all
-from bids_gevnet.learn.training import TrainingDiverged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sized
 
-    from bids_gevnet.learn.jobs import TrainJob
+    from bids_gevnet.learn.loop import StepOptions
 
 log = logging.getLogger("bids_gevnet.learn")
 
@@ -25,6 +25,26 @@ def track(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
     log.info("%s: %d done", what, total)
 
 
+class Job(Protocol):
+    """What progress says of a training."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def training(self) -> Sized:
+        """What it learns from."""
+
+    @property
+    def testing(self) -> Sized:
+        """What it is tested with."""
+
+    @property
+    def options(self) -> StepOptions:
+        """How many epochs, among others."""
+
+
 class TrainingProgress:
     """Says how far training is; silent in all processes but the first.
 
@@ -37,10 +57,10 @@ class TrainingProgress:
 
     def __init__(self, total_jobs: int, *, active: bool) -> None:
         self._total, self._active, self._number = total_jobs, active, 0
-        self._job: TrainJob | None = None
+        self._job: Job | None = None
         self._bar: Any = None
 
-    def start(self, job: TrainJob, steps: int, done: int) -> None:
+    def start(self, job: Job, steps: int, done: int) -> None:
         """Begin a job of so many steps, of which some were done before."""
         from tqdm import tqdm
 
@@ -51,7 +71,7 @@ class TrainingProgress:
         text = f"[{self._number}/{self._total}] {job.name}"
         going_on = f", going on from step {done}" if done else ""
         log.info(
-            "%s: %d training and %d test scans, %d steps%s",
+            "%s: %d for training and %d for testing, %d steps%s",
             text,
             len(job.training),
             len(job.testing),
@@ -62,7 +82,7 @@ class TrainingProgress:
             total=steps, initial=done, desc=text, leave=False, disable=not sys.stderr.isatty()
         )
 
-    def skip(self, job: TrainJob) -> None:
+    def skip(self, job: Job) -> None:
         """Say that a job was finished by an earlier run."""
         self._number += 1
         if self._active:

@@ -2,12 +2,7 @@
 
 Everything that is fitted sees the job's training scans and nobody else: gains of the sites,
 k-means of the kernel network's filters, weights, running statistics. The same job gives the same
-model: samples of an epoch follow from seed and epoch, so a run may end between any two steps and
-go on later, with any number of processes.
-
-A step over P processes equals one over the joined batch of n samples: process p takes every P-th
-sample, statistics are those of all samples (`bids_gevnet.nn.norm`), each process's loss is
-P / n times the sum over its samples, and DistributedDataParallel averages gradients over P.
+model: samples of an epoch follow from seed and epoch. `loop` does the steps.
 
 Learning rate at step t of T: rate * final_rate^(t / T), the paper's exponential decay.
 """
@@ -15,7 +10,6 @@ Learning rate at step t of T: rate * final_rate^(t / T), the paper's exponential
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,42 +17,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from bids_gevnet.bids.writing import replacing, write_json, write_text
-from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
-from bids_gevnet.learn.checkpoints import Position, load_checkpoint, save_checkpoint
-from bids_gevnet.learn.distributed import TrainingInterrupted
+from bids_gevnet.learn.loop import TrainingLoop
 from bids_gevnet.learn.mixup import Mixture, plan_epoch, split_batches
 from bids_gevnet.learn.model_files import build_network, write_model
-from bids_gevnet.learn.outcome import CURVE, curve_text, is_finished, make_card
+from bids_gevnet.learn.outcome import curve_text, is_finished, make_card
 from bids_gevnet.learn.scans import ScanReader, read_ahead
 from bids_gevnet.learn.store import LogRishMaps, StoredScan, mean_log_rish
-from bids_gevnet.nn.ckn import keep_on_sphere
-from bids_gevnet.nn.norm import MomentNorm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.learn.distributed import Processes, StopRequest
     from bids_gevnet.learn.jobs import JobScan, TrainJob
+    from bids_gevnet.learn.loop import Row
     from bids_gevnet.learn.progress import TrainingProgress
     from bids_gevnet.nn.compound import CompoundNetwork
 
 _KEPT_VOXELS = 8000  # about 60 kB each: what is kept need not be computed again, a fifth faster
 _STATISTICS_SCANS = 64  # enough for means over millions of voxels
-
-
-class TrainingDiverged(BidsGevnetError):  # noqa: N818 - reads as the sentence it is
-    """The loss is no number any more."""
-
-    exit_code = 1
 
 
 def train_job(
@@ -114,7 +98,7 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
     return load_gains(path)
 
 
-class Trainer:
+class Trainer(TrainingLoop):
     """One model in training.
 
     Parameters
@@ -125,60 +109,53 @@ class Trainer:
     """
 
     def __init__(self, job: TrainJob, gains: RishGains | None, processes: Processes) -> None:
-        self.job, self.gains, self.processes = job, gains, processes
-        self.options = job.options
+        self.job, self.gains, self.options = job, gains, job.options
         self.reader = ScanReader(job.training, gains)
         self.labels = [scan.label for scan in job.training]
-        self.network = self._start_network()
-        self.model: nn.Module = self.network
-        if processes.size > 1:
-            on_gpu = [processes.device.index] if processes.device.type == "cuda" else None
-            # All parameters fit one bucket, so their only all-reduce comes after those of the
-            # normalisations, in the same order in every process.
-            self.model = DistributedDataParallel(self.network, device_ids=on_gpu)
-        self.optimiser = torch.optim.Adam(
-            self.network.parameters(),
-            lr=self.options.learning_rate,
-            weight_decay=self.options.weight_decay,
-        )
-        keep_on_sphere(self.optimiser, self.network)
-        self.position = Position()
         n_samples = self.options.samples_per_class * len(set(self.labels))
-        self.batches = split_batches(n_samples, max(self.options.batch_size, processes.size))
+        network = self._start_network(processes)
+        super().__init__(
+            network,
+            split_batches(n_samples, max(self.options.batch_size, processes.size)),
+            self.options,
+            processes,
+            checkpoint=Path(job.work_dir) / "checkpoint.safetensors",
+            name=job.name,
+            digest=job.digest,
+        )
+        self.compound = network
 
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole training."""
-        return self.options.epochs * len(self.batches)
-
-    @property
-    def steps_done(self) -> int:
-        """Steps done so far."""
-        return self.position.epoch * len(self.batches) + self.position.step
-
-    @property
-    def _checkpoint(self) -> Path:
-        return Path(self.job.work_dir) / "checkpoint.safetensors"
-
-    def _start_network(self) -> CompoundNetwork:
+    def _start_network(self, processes: Processes) -> CompoundNetwork:
         """Weights from the seed; the kernel network's filters from training patches."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
             network = build_network(self.options.network, len(self.job.labels), self.job.nside)
-        if self.processes.first:  # others receive the weights of the first
+        if processes.first:  # others receive the weights of the first
             volumes = self.reader.random_volumes(self.options.seed)
             network.initialise_(volumes, seed=self.options.seed)
-        share = -(-self.options.batch_size // self.processes.size)
+        share = -(-self.options.batch_size // processes.size)
         coarse = share * math.prod(-(-n // network.stride) for n in self.job.shape)
         if coarse <= _KEPT_VOXELS:
             network.pieces = replace(network.pieces, keep_sphere=True)
-        return network.to(self.processes.device)
+        return network.to(processes.device)
 
-    def resume(self) -> bool:
-        """Go to where the last checkpoint of this job is; say whether there is one."""
-        found = load_checkpoint(self._checkpoint, self.network, self.optimiser, self.job.digest)
-        self.position = found or self.position
-        return found is not None
+    def plan(self, epoch: int) -> Sequence[Mixture]:
+        """List the samples of an epoch; the same in every process and every run."""
+        return plan_epoch(
+            self.labels,
+            samples_per_class=self.options.samples_per_class,
+            seed=self.options.seed,
+            epoch=epoch,
+        )
+
+    def read(self, parts: Iterable[Sequence[Mixture]]) -> Iterator[tuple[Tensor, ...]]:
+        """Volumes, masks and labels of each part."""
+        return read_ahead(self.reader, parts)
+
+    def rate(self) -> float:
+        """Learning rate of the next step."""
+        done = self.steps_done / max(self.total_steps, 1)
+        return float(self.options.learning_rate * self.options.final_rate**done)
 
     @torch.no_grad()
     def standardise_head(self) -> None:
@@ -203,127 +180,18 @@ class Trainer:
         return [int(index) for index in order[:_STATISTICS_SCANS]]
 
     def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
-        return self._each(scans, self.network.features)
+        return self._each(scans, self.compound.features)
 
-    def save(self) -> None:
-        """Write a checkpoint, in the first process."""
-        if self.processes.first:
-            save_checkpoint(
-                self._checkpoint, self.network, self.optimiser, self.position, self.job.digest
-            )
-        self.processes.wait()
-
-    def fit(self, stop: StopRequest, progress: TrainingProgress) -> None:
-        """Train to the end, or until a signal asks to stop."""
-        while self.position.epoch < self.options.epochs:
-            asked = self._epoch(stop, progress)
-            row = self._close_epoch()
-            progress.epoch(row)
-            self.save()
-            if asked and self.position.epoch < self.options.epochs:
-                raise self._interrupted()
-
-    def _interrupted(self) -> TrainingInterrupted:
-        return TrainingInterrupted(
-            expected="to train to the end",
-            found=f"a signal to stop at step {self.steps_done} of {self.total_steps} "
-            f"({self.job.name})",
-            remedy="run the same command again with --resume: it goes on from there",
-        )
-
-    def _epoch(self, stop: StopRequest, progress: TrainingProgress) -> bool:
-        """Do the steps of an epoch; return whether a signal asked to stop at the last of them."""
-        asked = False
-        position, device = self.position, self.processes.device
-        samples = plan_epoch(
-            self.labels,
-            samples_per_class=self.options.samples_per_class,
-            seed=self.options.seed,
-            epoch=position.epoch,
-        )
-        steps = [[samples[i] for i in batch] for batch in self.batches[position.step :]]
-        shares = [self._parts(step) for step in steps]
-        incoming = read_ahead(self.reader, (part for parts in shares for part in parts))
-        self.model.train()
-        for step, parts in zip(steps, shares, strict=True):
-            rate = self._rate()
-            for group in self.optimiser.param_groups:
-                group["lr"] = rate
-            self.optimiser.zero_grad(set_to_none=True)
-            loss = correct = 0.0
-            for number in range(len(parts)):
-                batch = tuple(tensor.to(device) for tensor in next(incoming))
-                with self._synchronise(last=number == len(parts) - 1):
-                    scores, losses = self._forward(*batch)
-                    torch.autograd.backward(losses.sum() * (self.processes.size / len(step)))
-                loss += float(losses.detach().sum())
-                correct += float((scores.argmax(1) == batch[2]).sum())
-            self.optimiser.step()
-            loss, correct = self.processes.sum([loss, correct])
-            self._count(loss, correct, len(step))
-            progress.step(loss / len(step))
-            asked = stop.agreed(self.processes)
-            if asked and self.position.step < len(self.batches):
-                self.save()
-                raise self._interrupted()
-        return asked
-
-    def _parts(self, step: Sequence[Mixture]) -> list[Sequence[Mixture]]:
-        """Cut this process's share of a batch into as many parts as everybody else's."""
-        share = self.processes.share(step)
-        count = min(self.options.accumulate, len(step) // self.processes.size)
-        edges = np.linspace(0, len(share), count + 1).round().astype(int)
-        return [share[a:b] for a, b in zip(edges[:-1], edges[1:], strict=True)]  # noqa: RUF007
-
-    def _forward(self, scans: Tensor, masks: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        with self._precision():
-            scores: Tensor = self.model(scans, masks)
-        return scores.float(), F.cross_entropy(scores.float(), labels, reduction="none")
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        device = self.processes.device.type
-        half = self.options.precision == "bfloat16"
-        if self.options.precision == "auto":
-            half = device == "cuda"
-        return torch.autocast(device, torch.bfloat16) if half else nullcontext()
-
-    def _synchronise(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Average gradients over processes at the last part of a batch only."""
-        if isinstance(self.model, DistributedDataParallel) and not last:
-            return self.model.no_sync()
-        return nullcontext()
-
-    def _rate(self) -> float:
-        done = self.steps_done / max(self.total_steps, 1)
-        return float(self.options.learning_rate * self.options.final_rate**done)
-
-    def _count(self, loss: float, correct: float, seen: int) -> None:
-        if not math.isfinite(loss):
-            raise TrainingDiverged(
-                expected="a loss that is a number",
-                found=f"{loss} at step {self.steps_done} of {self.job.name}",
-                remedy="train with --precision float32, or check the scans for impossible values",
-            )
-        self.position.loss_sum += loss
-        self.position.correct += correct
-        self.position.seen += seen
-        self.position.step += 1
-
-    def _close_epoch(self) -> dict[str, float | int | None]:
-        """Add a row to the learning curve and move on to the next epoch."""
-        position = self.position
-        row: dict[str, float | int | None] = dict.fromkeys(CURVE)
-        row["epoch"] = position.epoch + 1
-        row["learning_rate"] = self._rate()
-        row["train_loss"] = position.loss_sum / position.seen
-        row["train_accuracy"] = position.correct / position.seen
-        if self.options.held_out_curve and self.job.testing:
-            scores = torch.tensor(self.score(self.job.testing))
-            truth = torch.tensor([scan.label for scan in self.job.testing])
-            row["held_out_loss"] = float(F.cross_entropy(scores, truth))
-            row["held_out_accuracy"] = float((scores.argmax(1) == truth).float().mean())
-        self.position = Position(epoch=position.epoch + 1, curve=[*position.curve, row])
-        return row
+    def held_out(self) -> Row:
+        """Loss and accuracy of the test scans, for the learning curve only."""
+        if not (self.options.held_out_curve and self.job.testing):
+            return {}
+        scores = torch.tensor(self.score(self.job.testing))
+        truth = torch.tensor([scan.label for scan in self.job.testing])
+        return {
+            "held_out_loss": float(F.cross_entropy(scores, truth)),
+            "held_out_accuracy": float((scores.argmax(1) == truth).float().mean()),
+        }
 
     def score(self, scans: Sequence[JobScan]) -> list[list[float]]:
         """Scores of each scan, (n, classes)."""
@@ -339,34 +207,18 @@ class Trainer:
         own = []
         for index in self.processes.share(range(len(scans))):
             volume, mask = (tensor.to(self.processes.device) for tensor in reader.single(index))
-            with self._precision():
+            with self.precision():
                 values = function(volume, mask)[0]
             own.append((index, values.float().tolist()))
         return [values for _, values in sorted(self.processes.gather(own))]
 
-    @torch.no_grad()
     def settle_statistics(self, chosen: Sequence[int]) -> None:
-        """Set the running statistics to their mean over some training scans.
-
-        During training they trail behind the weights, and after a few steps they still hold a
-        part of their start values.
-        """
-        norms = [part for part in self.network.modules() if isinstance(part, MomentNorm)]
-        kept = [norm.momentum for norm in norms]
+        """Set the running statistics to their mean over some training scans."""
         size = max(self.options.batch_size, self.processes.size)
         scans = [Mixture(i, i, 1.0, self.labels[i]) for i in chosen]
         batches = [[scans[i] for i in batch] for batch in split_batches(len(scans), size)]
-        # A process without a scan would keep the others waiting for its statistics.
         enough = [batch for batch in batches if len(batch) >= self.processes.size]
-        shares = [self.processes.share(batch) for batch in enough]
-        self.network.train()
-        for number, (volumes, masks, _) in enumerate(read_ahead(self.reader, shares)):
-            for norm in norms:
-                norm.momentum = 1 / (number + 1)
-            with self._precision():
-                self.network(volumes.to(self.processes.device), masks.to(self.processes.device))
-        for norm, momentum in zip(norms, kept, strict=True):
-            norm.momentum = momentum
+        self.settle([self.processes.share(batch) for batch in enough])
 
     def finish(self) -> None:
         """Score the held-out people, write the model, remove the checkpoint."""

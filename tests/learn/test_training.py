@@ -17,11 +17,12 @@ from safetensors.torch import load_file
 
 from bids_gevnet.learn.distributed import Processes, StopRequest, TrainingInterrupted
 from bids_gevnet.learn.jobs import TrainJob, read_jobs, write_jobs
+from bids_gevnet.learn.loop import TrainingDiverged
 from bids_gevnet.learn.model_files import read_card
 from bids_gevnet.learn.outcome import CURVE, is_finished, read_held_out
 from bids_gevnet.learn.progress import TrainingProgress
 from bids_gevnet.learn.scans import ScanReader
-from bids_gevnet.learn.training import Trainer, TrainingDiverged, fit_harmonisation, train_job
+from bids_gevnet.learn.training import Trainer, fit_harmonisation, train_job
 
 
 def assert_same_model(first: TrainJob, second: TrainJob) -> None:

@@ -1,0 +1,1 @@
+"""Parts of `spherical_mnist.py`: the images, one training, the tables and plots."""
