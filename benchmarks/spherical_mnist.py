@@ -31,7 +31,13 @@ from bids_gevnet.learn.progress import TrainingProgress
 from bids_gevnet.nn import zoo
 
 KINDS = ("gevnet", "genet")
-QUICK = {"train_images": 256, "test_images": 100, "epochs": 1, "curve_images": 50}
+QUICK = {
+    "train_images": 256,
+    "test_images": 100,
+    "epochs": 1,
+    "batch_size": 32,
+    "curve_images": 50,
+}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -51,6 +57,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("--write", action="store_true", help="write results/spherical_mnist.md and the figures")
     add("--level", type=int, default=default.level, help="icosphere")
     add("--edge", type=float, default=default.edge, help="degrees from pole to image's sides")
+    add("--blur", type=float, default=default.blur, help="of the image, in pixels")
     add("--nonlinearity-samples", type=int, default=default.samples, help="0: closed form")
     add("--train-images", type=int, default=default.train_images)
     add("--test-images", type=int, default=default.test_images)
@@ -68,6 +75,7 @@ def list_trainings(options: argparse.Namespace) -> list[Options]:
     common = Options(
         level=options.level,
         edge=options.edge,
+        blur=options.blur,
         samples=options.nonlinearity_samples or None,
         train_images=options.train_images,
         test_images=options.test_images,

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.ndimage import gaussian_filter
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.sphere.icosphere import icosphere
@@ -79,6 +80,8 @@ class SphericalDigits:
         Of the icosphere.
     edge : float
         Degrees from the pole to the middles of the image's sides.
+    blur : float
+        Standard deviation of the Gaussian, in pixels, that takes away what lies between points.
     seed : tuple of int
         Of the rotations.
     """
@@ -87,6 +90,7 @@ class SphericalDigits:
     labels: NDArray[np.uint8]
     level: int
     edge: float
+    blur: float
     seed: tuple[int, ...]
 
     def __len__(self) -> int:
@@ -108,8 +112,9 @@ class SphericalDigits:
         what products of responses want.
         """
         chosen = np.asarray(which)
+        images = self.images[chosen].astype(np.float32) / 127.5
         signals = project_images(
-            self.images[chosen].astype(np.float32) / 127.5,
+            gaussian_filter(images, (0, self.blur, self.blur), mode="constant"),
             icosphere(self.level).points,
             edge=self.edge,
             rotations=self.rotations[chosen] if rotated else None,
@@ -117,7 +122,9 @@ class SphericalDigits:
         return signals[:, None]
 
 
-def load_digits(folder: Path, split: str, *, level: int, edge: float) -> SphericalDigits:
+def load_digits(
+    folder: Path, split: str, *, level: int, edge: float, blur: float
+) -> SphericalDigits:
     """Read one split of the standard files, "train" or "test"."""
     images, labels = (read_idx(folder, name) for name in FILES[split])
     if images.shape != (len(labels), SIDE, SIDE) or labels.ndim != 1 or labels.max(initial=0) > 9:
@@ -127,7 +134,9 @@ def load_digits(folder: Path, split: str, *, level: int, edge: float) -> Spheric
             remedy=f"fetch the standard files again, from {SOURCES}",
         )
     seed = (ROTATION_SEED, sorted(FILES).index(split))
-    return SphericalDigits(images=images, labels=labels, level=level, edge=edge, seed=seed)
+    return SphericalDigits(
+        images=images, labels=labels, level=level, edge=edge, blur=blur, seed=seed
+    )
 
 
 def fingerprint(digits: SphericalDigits) -> str:

@@ -28,6 +28,7 @@ PAPER = {"gevnet-mnist": (98.02, 96.91, 97.43), "genet-mnist": (97.30, 95.86, 95
 _NUMBERS = (
     "level",
     "edge",
+    "blur",
     "train_images",
     "test_images",
     "epochs",
@@ -97,6 +98,7 @@ def what_was_run(options: Options) -> str:
     return (
         f"{options.train_images:,} images, {options.epochs} epochs, batch {options.batch_size}, "
         f"rate {options.learning_rate:g}, level {options.level}, edge {options.edge:g}°, "
+        f"blur {options.blur:g}, "
         f"N = {samples}; {options.test_images:,} test images"
     )
 

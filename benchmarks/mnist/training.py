@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from bids_gevnet.bids.writing import replacing, write_json
-from bids_gevnet.learn.loop import TrainingLoop, one_cycle
+from bids_gevnet.learn.loop import TrainingLoop, one_cycle, standardise_inputs_
 from bids_gevnet.learn.mixup import split_batches
 from bids_gevnet.nn import zoo
 from bids_gevnet.nn.gevnet import count_parameters
@@ -53,6 +53,8 @@ class Options:
         Of the icosphere.
     edge : float
         Degrees from the pole to the middles of the image's sides.
+    blur : float
+        Of the images before projection, in pixels.
     samples : int or None
         N of the regular nonlinearities; None is the limit of infinitely many.
     train_images, test_images : int
@@ -67,13 +69,14 @@ class Options:
     rotated: bool = False
     level: int = 3
     edge: float = 110.0
+    blur: float = 0.8
     samples: int | None = 7
     train_images: int = 60_000
     test_images: int = 10_000
-    epochs: int = 4
-    batch_size: int = 64
+    epochs: int = 3
+    batch_size: int = 128
     accumulate: int = 1
-    learning_rate: float = 5e-3
+    learning_rate: float = 8e-3
     weight_decay: float = 0.0
     precision: str = "float32"
     seed: int = 0
@@ -118,7 +121,7 @@ class Job:
 
 def make_job(options: Options, data: Path, folder: Path) -> Job:
     """Read the images of a training."""
-    digits = partial(load_digits, data, level=options.level, edge=options.edge)
+    digits = partial(load_digits, data, level=options.level, edge=options.edge, blur=options.blur)
     return Job(
         options=options,
         training=digits("train").first(options.train_images),
@@ -136,7 +139,8 @@ def train(
         progress.skip(job)
         return found
     trainer = Trainer(job, processes)
-    trainer.resume()
+    if not trainer.resume():
+        trainer.standardise_head()
     progress.start(job, trainer.total_steps, trainer.steps_done)
     try:
         trainer.fit(stop, progress)
@@ -234,6 +238,23 @@ class Trainer(TrainingLoop):
         done = self.steps_done / max(self.total_steps, 1)
         return self.options.learning_rate * one_cycle(done)
 
+    def settle_statistics(self) -> None:
+        """Set the running statistics to their mean over some training images."""
+        order = self.plan(0)
+        batches = [[order[i] for i in batch] for batch in self.batches[:_STATISTICS_BATCHES]]
+        self.settle([self.processes.share(batch) for batch in batches])
+
+    @torch.no_grad()
+    def standardise_head(self) -> None:
+        """Start the classifier's first layer so that its inputs have mean 0 and variance 1."""
+        self.settle_statistics()
+        self.network.eval()
+        # Every process takes the same images, so that all start with the same weights.
+        chosen = self.plan(0)[:_TEST_BATCH]
+        signals, _ = self._tensors(self.job.training, chosen, rotated=self.options.rotated)
+        features = self.network.features(signals.to(self.processes.device))
+        standardise_inputs_(self.network.get_submodule("head.0"), features)
+
     def held_out(self) -> Row:
         """Score some test images, rotated if those of training are, for the curve only."""
         few = min(self.options.curve_images, len(self.job.testing))
@@ -262,9 +283,7 @@ class Trainer(TrainingLoop):
     def finish(self) -> dict[str, Any]:
         """Test, write weights and result, remove the checkpoint."""
         trained = self.seconds
-        order = self.plan(0)
-        batches = [[order[i] for i in batch] for batch in self.batches[:_STATISTICS_BATCHES]]
-        self.settle([self.processes.share(batch) for batch in batches])
+        self.settle_statistics()
         kinds = ("R",) if self.options.rotated else ("NR", "R")
         everything = range(len(self.job.testing))
         accuracy = {kind: self.score(everything, rotated=kind == "R")[1] for kind in kinds}

@@ -65,6 +65,26 @@ def one_cycle(done: float, warm: float = 0.25, start: float = 0.04) -> float:
     return (1 + math.cos(math.pi * (done - warm) / (1 - warm))) / 2
 
 
+@torch.no_grad()
+def standardise_inputs_(layer: nn.Linear, features: Tensor) -> None:
+    """Start a layer so that its inputs have mean 0 and variance 1.
+
+    Features are means over a brain or a sphere: they differ by a few per cent of their size, and
+    a layer started for unit variance sees next to nothing of that. With m and s their mean and
+    standard deviation, W x + b becomes W (x - m) / s + b: another start for the same network.
+
+    Parameters
+    ----------
+    layer : nn.Linear
+    features : (n, n_in) tensor
+        Of some training samples.
+    """
+    spread = features.std(0, correction=0)
+    weight = layer.weight / spread.clamp_min(1e-3 * float(spread.max())).to(layer.weight)
+    layer.bias.sub_(weight @ features.mean(0).to(weight))
+    layer.weight.copy_(weight)
+
+
 class StepOptions(Protocol):
     """What the steps of a training need to know; `jobs.TrainOptions` explains each."""
 

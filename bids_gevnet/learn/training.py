@@ -22,7 +22,7 @@ from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
-from bids_gevnet.learn.loop import TrainingLoop
+from bids_gevnet.learn.loop import TrainingLoop, standardise_inputs_
 from bids_gevnet.learn.mixup import Mixture, plan_epoch, split_batches
 from bids_gevnet.learn.model_files import build_network, write_model
 from bids_gevnet.learn.outcome import curve_text, is_finished, make_card
@@ -157,23 +157,13 @@ class Trainer(TrainingLoop):
         done = self.steps_done / max(self.total_steps, 1)
         return float(self.options.learning_rate * self.options.final_rate**done)
 
-    @torch.no_grad()
     def standardise_head(self) -> None:
-        """Start the classifier's first layer so that its inputs have mean 0 and variance 1.
-
-        Features are means over a whole brain: they differ between people by a few per cent of
-        their size, and a layer started for unit variance sees next to nothing of that. With m
-        and s their mean and standard deviation over training scans, W x + b becomes
-        W (x - m) / s + b: another start for the same network.
-        """
+        """Start the classifier's first layer so that its inputs have mean 0 and variance 1."""
         head: Any = self.network.get_submodule("head.0")
         chosen = self._some_training_scans()
         self.settle_statistics(chosen)
-        features = torch.tensor(self._features([self.job.training[i] for i in chosen]))
-        spread = features.std(0, correction=0)
-        weight = head.weight / spread.clamp_min(1e-3 * float(spread.max())).to(head.weight)
-        head.bias -= weight @ features.mean(0).to(weight)
-        head.weight.copy_(weight)
+        features = self._features([self.job.training[i] for i in chosen])
+        standardise_inputs_(head, torch.tensor(features))
 
     def _some_training_scans(self) -> list[int]:
         order = np.random.default_rng(self.options.seed).permutation(len(self.labels))

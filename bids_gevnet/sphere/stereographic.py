@@ -88,8 +88,8 @@ def project_images(
     pixels = (stereographic(where) / half + 1) * (side / 2) - 0.5  # (n or 1, n_points, 2)
     # A frame of zeros makes the signal fall to 0 within a pixel, and keeps far points in reach.
     framed = np.pad(images, ((0, 0), (1, 1), (1, 1))).astype(np.float32, copy=False)
-    pixels = np.clip(pixels + 1, 0, side + 1 - 1e-6)
-    low = pixels.astype(np.intp)
+    pixels = np.clip(pixels + 1, 0, side + 1)
+    low = np.minimum(pixels.astype(np.intp), side)
     (right, down), (i, j) = np.moveaxis(pixels - low, -1, 0), np.moveaxis(low, -1, 0)
     n = np.arange(len(images))[:, None]
     upper = framed[n, j, i] * (1 - right) + framed[n, j, i + 1] * right
