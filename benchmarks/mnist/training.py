@@ -190,6 +190,7 @@ class Trainer(TrainingLoop):
             save_every=_SAVE_EVERY,
         )
         self._seconds_before, self._start = 0.0, time.process_time()
+        self._commit = commit()
 
     @property
     def seconds(self) -> float:
@@ -289,7 +290,7 @@ class Trainer(TrainingLoop):
         accuracy = {kind: self.score(everything, rotated=kind == "R")[1] for kind in kinds}
         result = {
             "accuracy": accuracy,
-            "commit": commit(),
+            "commit": self._commit,
             "curve": self.position.curve,
             "digest": self.job.digest,
             "options": asdict(self.options),
