@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.loop import StepOptions
 
 log = logging.getLogger("bids_gevnet.learn")
+
+_LINE_EVERY = 60.0  # seconds between lines of a log within an epoch
 
 
 def track(items: Iterable[Any], what: str, total: int) -> Iterator[Any]:
@@ -59,6 +62,7 @@ class TrainingProgress:
         self._total, self._active, self._number = total_jobs, active, 0
         self._job: Job | None = None
         self._bar: Any = None
+        self._last_line = 0.0
 
     def start(self, job: Job, steps: int, done: int) -> None:
         """Begin a job of so many steps, of which some were done before."""
@@ -78,6 +82,7 @@ class TrainingProgress:
             steps,
             going_on,
         )
+        self._last_line = time.monotonic()
         self._bar = tqdm(
             total=steps, initial=done, desc=text, leave=False, disable=not sys.stderr.isatty()
         )
@@ -90,9 +95,16 @@ class TrainingProgress:
 
     def step(self, loss: float) -> None:
         """Count a step."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
-            self._bar.update()
+        if self._bar is None or self._job is None:
+            return
+        self._bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
+        self._bar.update()
+        if self._bar.disable:  # a bar that is not shown does not count either
+            self._bar.n += 1
+            if time.monotonic() - self._last_line > _LINE_EVERY:
+                self._last_line = time.monotonic()
+                done = f"{self._bar.n}/{self._bar.total}"
+                log.info("%s, step %s: loss %.3f", self._job.name, done, loss)
 
     def epoch(self, row: dict[str, float | int | None]) -> None:
         """Say how an epoch went."""
