@@ -114,29 +114,31 @@ def _benchmark(
 
 def run(options: argparse.Namespace) -> None:
     """Train all, then write the tables if asked."""
-    if options.threads:
-        torch.set_num_threads(options.threads)
     jobs = [make_job(one, options.data, options.folder) for one in list_trainings(options)]
     with join_processes() as processes, StopRequest().listening() as stop:
         progress = TrainingProgress(len(jobs), active=processes.first)
         for job in jobs:
             train(job, processes, stop, progress)
         if processes.first:
-            results = report.collect(options.folder)
-            print("\n".join(report.tables(results)))
+            groups = report.collect(options.folder)
+            print("\n".join(report.tables(groups)))
             if options.write:
-                report.write(results)
+                report.write(groups)
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run; return the exit code."""
-    options = parse()
+    options = parse(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    before = torch.get_num_threads()
+    torch.set_num_threads(options.threads or before)
     try:
         run(options)
     except BidsGevnetError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    finally:
+        torch.set_num_threads(before)
     return 0
 
 
