@@ -74,9 +74,9 @@ class Options:
     train_images: int = 60_000
     test_images: int = 10_000
     epochs: int = 3
-    batch_size: int = 128
+    batch_size: int = 64
     accumulate: int = 1
-    learning_rate: float = 8e-3
+    learning_rate: float = 6e-3
     weight_decay: float = 0.0
     precision: str = "float32"
     seed: int = 0
