@@ -297,6 +297,7 @@ class Trainer(TrainingLoop):
             "parameters": count_parameters(self.network),
             "processes": self.processes.size,
             "device": self.processes.device.type,
+            "trace": self.position.trace,
             "testing_seconds": self.seconds - trained,
             "training_seconds": trained,
         }

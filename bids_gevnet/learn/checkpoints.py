@@ -33,6 +33,8 @@ class Position:
         Sums over the epoch's steps so far.
     curve : list of dict
         Rows of the learning curve, one per finished epoch.
+    trace : list of list of float
+        Epoch, step, loss_sum, correct and seen at each checkpoint within an epoch.
     """
 
     epoch: int = 0
@@ -41,6 +43,11 @@ class Position:
     correct: float = 0.0
     seen: float = 0.0
     curve: list[dict[str, float | int | None]] = field(default_factory=list)
+    trace: list[list[float]] = field(default_factory=list)
+
+    def note(self) -> None:
+        """Add the sums so far to the trace."""
+        self.trace.append([self.epoch, self.step, self.loss_sum, self.correct, self.seen])
 
 
 def save_checkpoint(

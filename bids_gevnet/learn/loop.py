@@ -239,7 +239,10 @@ class TrainingLoop(ABC):
             progress.step(loss / len(step))
             asked = stop.agreed(self.processes)
             if self.position.step < len(self.batches):
-                if asked or (self._save_every and self.position.step % self._save_every == 0):
+                due = self._save_every is not None and self.position.step % self._save_every == 0
+                if due:
+                    self.position.note()
+                if asked or due:
                     self.save()
                 if asked:
                     raise self._interrupted()
@@ -307,7 +310,11 @@ class TrainingLoop(ABC):
         row["train_loss"] = position.loss_sum / position.seen
         row["train_accuracy"] = position.correct / position.seen
         row |= self.held_out()
-        self.position = Position(epoch=position.epoch + 1, curve=[*position.curve, row])
+        if self._save_every:
+            position.note()
+        self.position = Position(
+            epoch=position.epoch + 1, curve=[*position.curve, row], trace=position.trace
+        )
         return row
 
     @torch.no_grad()
