@@ -42,24 +42,46 @@ def svg(path: Path, columns: int) -> Iterator[list[Axes]]:
         plt.close(figure)
 
 
+def between_checkpoints(trace: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
+    """Images seen so far, with mean loss and error in per cent since the row before.
+
+    Parameters
+    ----------
+    trace : sequence of (epoch, step, loss_sum, correct, seen)
+        Sums since the beginning of the row's epoch.
+    """
+    points, total = [], 0.0
+    before = (0.0, 0.0, 0.0, 0.0)
+    for epoch, _, *sums in trace:
+        loss, correct, seen = (
+            now - then
+            for now, then in zip(
+                sums, before[1:] if epoch == before[0] else (0, 0, 0), strict=True
+            )
+        )
+        total += seen
+        points.append((total, loss / seen, 100 * (1 - correct / seen)))
+        before = (epoch, *sums)
+    return points
+
+
 def draw_curves(groups: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
-    """Training loss, and errors in training and on test images, after every epoch."""
+    """Loss and error in training against images seen; error of the whole test as stars."""
     with svg(path, 2) as (left, right):
-        for number, (title, results) in enumerate(groups.items()):
-            for result in results:
-                if result["options"]["seed"] != min(r["options"]["seed"] for r in results):
-                    continue
-                rotated = result["options"]["rotated"]
-                curve = result["curve"]
-                epochs = [row["epoch"] for row in curve]
-                style = {"color": f"C{number}", "marker": "s" if rotated else "o", "ms": 3}
-                label = f"{title}, {'R' if rotated else 'NR'}"
-                left.plot(epochs, [row["train_loss"] for row in curve], label=label, **style)
-                shown = [100 * (1 - row["held_out_accuracy"]) for row in curve]
-                right.plot(epochs, shown, label=label, **style)
-        left.set(xlabel="epoch", ylabel="training loss", yscale="log")
-        right.set(xlabel="epoch", ylabel="error on some test images, %", yscale="log")
-        left.legend(fontsize=6)
+        traced = [(t, r) for t, results in groups.items() for r in results if r.get("trace")]
+        for number, (title, result) in enumerate(traced):
+            kind = "R" if result["options"]["rotated"] else "NR"
+            images, losses, errors = zip(*between_checkpoints(result["trace"]), strict=True)
+            label = f"{title}, {kind}, seed {result['options']['seed']}"
+            left.plot(images, losses, color=f"C{number}", label=label)
+            right.plot(images, errors, color=f"C{number}")
+            for tested, accuracy in result["accuracy"].items():
+                right.plot(images[-1], 100 * (1 - accuracy), "*", color=f"C{number}")
+                right.annotate(f"{kind}/{tested}", (images[-1], 100 * (1 - accuracy)), fontsize=6)
+        left.set(xlabel="images seen", ylabel="training loss", yscale="log")
+        right.set(xlabel="images seen", ylabel="error, %; stars: 10,000 test images", yscale="log")
+        if traced:
+            left.legend(fontsize=6)
 
 
 def draw_ablation(points: Mapping[int, Mapping[str, Sequence[Point]]], path: Path) -> None:

@@ -92,11 +92,16 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{text} ± {stdev(values):.{digits}f} ({len(values)})" if len(values) > 1 else text
 
 
+def epochs(options: Options) -> str:
+    """Say how long it was trained."""
+    return f"{options.epochs} epoch" + "s" * (options.epochs > 1)
+
+
 def what_was_run(options: Options) -> str:
     """Say what decides a training, in words."""
     samples = options.samples or "closed form"
     return (
-        f"{options.train_images:,} images, {options.epochs} epochs, batch {options.batch_size}, "
+        f"{options.train_images:,} images, {epochs(options)}, batch {options.batch_size}, "
         f"rate {options.learning_rate:g}, level {options.level}, edge {options.edge:g}°, "
         f"blur {options.blur:g}, "
         f"N = {samples}; {options.test_images:,} test images"
@@ -219,7 +224,7 @@ def write(groups: Sequence[Group]) -> None:
     ablation = [group for group in groups if is_ablation(group)]
     figures.draw_curves(
         {
-            f"{g.options.network}, {g.options.epochs} epochs": g.results
+            f"{g.options.network}, {epochs(g.options)}": g.results
             for g in benchmark
             if g.options.network in PAPER
         },

@@ -122,7 +122,7 @@ def test_killed_training_ends_with_the_same_weights(
     for name, value in one.items():
         assert torch.equal(value, other[name]), name
     results = [json.loads(next(f.glob("*/result.json")).read_text()) for f in (whole, broken)]
-    for what in ("accuracy", "curve"):
+    for what in ("accuracy", "curve", "trace"):
         assert results[0][what] == results[1][what]
 
 
@@ -238,6 +238,11 @@ def result(network: str, accuracy: dict[str, float], **options: object) -> dict:
         "curve": [row, row | {"epoch": 2, "train_loss": 0.1}],
         "options": asdict(Options(network=network, **options)),
         "parameters": zoo.entries()[network].parameters()["total"],
+        "trace": [
+            [0, 50, 100.0, 20.0, 50.0],
+            [0, 80, 115.0, 45.0, 80.0],
+            [1, 50, 5.0, 49.0, 50.0],
+        ],
         "testing_seconds": 60.0,
         "training_seconds": 600.0,
     }
@@ -264,6 +269,12 @@ def test_tables_have_means_spreads_and_gaps(groups: list[report.Group]) -> None:
     assert "| 2 | 1 | 1-2v-2 | 804 | 25.00 | 1-2v-4 | 824 | 50.00 |" in text
     assert text.count("| 10.0 + 1.0 min |") == 2
     assert "--networks gevnet-mnist --seeds 0 1" in text
+
+
+def test_curve_is_of_what_came_between_checkpoints() -> None:
+    trace = result("gevnet-mnist-2layer", {})["trace"]
+    expected = [(50, 2.0, 60.0), (80, 0.5, 100 / 6), (130, 0.1, 2.0)]
+    np.testing.assert_allclose(figures.between_checkpoints(trace), expected)
 
 
 def test_figures_are_the_same_bytes_every_time(groups: list[report.Group], tmp_path: Path) -> None:
