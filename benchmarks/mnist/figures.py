@@ -11,6 +11,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,13 +76,17 @@ def draw_curves(groups: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> N
             label = f"{title}, {kind}, seed {result['options']['seed']}"
             left.plot(images, losses, color=f"C{number}", label=label)
             right.plot(images, errors, color=f"C{number}")
-            for tested, accuracy in result["accuracy"].items():
-                right.plot(images[-1], 100 * (1 - accuracy), "*", color=f"C{number}")
-                right.annotate(f"{kind}/{tested}", (images[-1], 100 * (1 - accuracy)), fontsize=6)
+            for marker, (tested, accuracy) in zip("*x", result["accuracy"].items(), strict=False):
+                style = {"color": f"C{number}", "linestyle": "none", "marker": marker}
+                error = 100 * (1 - accuracy)
+                right.plot(images[-1], error, label=f"{kind}/{tested}: {error:.2f} %", **style)
         left.set(xlabel="images seen", ylabel="training loss", yscale="log")
-        right.set(xlabel="images seen", ylabel="error, %; stars: 10,000 test images", yscale="log")
+        right.set(xlabel="images seen", ylabel="error, %", yscale="log")
+        right.yaxis.set_major_formatter(ScalarFormatter())
+        right.yaxis.set_minor_formatter(NullFormatter())
         if traced:
             left.legend(fontsize=6)
+            right.legend(fontsize=6, title="after training, all test images", title_fontsize=6)
 
 
 def draw_ablation(points: Mapping[int, Mapping[str, Sequence[Point]]], path: Path) -> None:

@@ -16,7 +16,7 @@ from mnist import figures
 from mnist.training import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 BENCHMARKS = Path(__file__).parent.parent
 RESULTS = BENCHMARKS / "results" / "spherical_mnist.md"
@@ -108,11 +108,18 @@ def what_was_run(options: Options) -> str:
     )
 
 
-def command(options: Options, seeds: Iterable[int], *, ablation: bool = False) -> str:
-    """Write the command that gives a group again."""
+def command(groups: Sequence[Group]) -> str:
+    """Write the command that gives a group again, or all groups of the ablation."""
+    results = [result["options"] for group in groups for result in group.results]
+    options = groups[0].options
     words = ["python benchmarks/spherical_mnist.py --data MNIST --folder RUNS"]
-    words.append("--ablation" if ablation else f"--networks {options.network}")
-    words.append("--seeds " + " ".join(str(seed) for seed in sorted(set(seeds))))
+    if is_ablation(groups[0]):
+        layers = {group.options.network.split("-mnist-")[1][0] for group in groups}
+        words.append(f"--ablation --layers {' '.join(sorted(layers))}")
+    else:
+        kinds = ["R" if rotated else "NR" for rotated in sorted({r["rotated"] for r in results})]
+        words.append(f"--networks {options.network} --train {' '.join(kinds)}")
+    words.append("--seeds " + " ".join(str(s) for s in sorted({r["seed"] for r in results})))
     default = Options()
     words += [
         f"--{name.replace('_', '-')} {getattr(options, name):g}"
@@ -183,8 +190,10 @@ def ablation_table(groups: Sequence[Group]) -> list[str]:
     for layers, pairs in zoo.ABLATION.items():
         for size, texts in enumerate(pairs, start=1):
             cells = []
-            for kind, text in zip(("gevnet", "genet"), texts, strict=True):
-                group = by_name.get(zoo.ablation_name(kind, layers, size))
+            pair = [by_name.get(zoo.ablation_name(k, layers, size)) for k in ("gevnet", "genet")]
+            if not any(pair):
+                continue
+            for group, text in zip(pair, texts, strict=True):
                 if group is None:
                     cells.append(f"{text} | | not run")
                     continue
@@ -200,18 +209,15 @@ def tables(groups: Sequence[Group]) -> list[str]:
     ablation = [group for group in groups if is_ablation(group)]
     lines = ["### Benchmark", "", "Accuracy on the test images in per cent.", ""]
     lines += [*benchmark_table(benchmark), "", *runs_table(benchmark), ""]
-    for group in benchmark:
-        seeds = [result["options"]["seed"] for result in group.results]
-        lines.append(f"    {command(group.options, seeds)}")
+    lines += [f"    {command([group])}" for group in benchmark]
     if ablation:
-        seeds = [result["options"]["seed"] for result in ablation[0].results]
         seconds = sum(result["training_seconds"] for group in ablation for result in group.results)
         lines += ["", "### Ablation on the number of parameters", ""]
         lines += [f"NR/NR; {what_was_run(ablation[0].options)}. The paper: 20 epochs, batch 512."]
         commits = sorted({r["commit"] for group in ablation for r in group.results})
         lines += [f"Commit {', '.join(commits)}, {seconds / 60:.0f} minutes of processor time."]
         lines += ["", *ablation_table(ablation), ""]
-        lines.append(f"    {command(ablation[0].options, seeds, ablation=True)}")
+        lines.append(f"    {command(ablation)}")
     return lines
 
 

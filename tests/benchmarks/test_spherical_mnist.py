@@ -268,7 +268,7 @@ def test_tables_have_means_spreads_and_gaps(groups: list[report.Group]) -> None:
     assert "98.00 ± 1.41 (2) | 97.00 ± 1.41 (2) | not run |" in row
     assert "| 2 | 1 | 1-2v-2 | 804 | 25.00 | 1-2v-4 | 824 | 50.00 |" in text
     assert text.count("| 10.0 + 1.0 min |") == 2
-    assert "--networks gevnet-mnist --seeds 0 1" in text
+    assert "--networks gevnet-mnist --train NR --seeds 0 1" in text
 
 
 def test_curve_is_of_what_came_between_checkpoints() -> None:
