@@ -44,7 +44,7 @@ def svg(path: Path, columns: int) -> Iterator[list[Axes]]:
 
 
 def between_checkpoints(trace: Sequence[Sequence[float]]) -> list[tuple[float, float, float]]:
-    """Images seen so far, with mean loss and error in per cent since the row before.
+    """Thousands of images seen so far, with mean loss and error in per cent since the row before.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def between_checkpoints(trace: Sequence[Sequence[float]]) -> list[tuple[float, f
             )
         )
         total += seen
-        points.append((total, loss / seen, 100 * (1 - correct / seen)))
+        points.append((total / 1000, loss / seen, 100 * (1 - correct / seen)))
         before = (epoch, *sums)
     return points
 
@@ -80,8 +80,9 @@ def draw_curves(groups: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> N
                 style = {"color": f"C{number}", "linestyle": "none", "marker": marker}
                 error = 100 * (1 - accuracy)
                 right.plot(images[-1], error, label=f"{kind}/{tested}: {error:.2f} %", **style)
-        left.set(xlabel="images seen", ylabel="training loss", yscale="log")
-        right.set(xlabel="images seen", ylabel="error, %", yscale="log")
+        left.set(xlabel="thousands of images seen", ylabel="training loss", yscale="log")
+        right.set(xlabel="thousands of images seen", ylabel="error, %", yscale="log")
+        right.set_yticks([1, 2, 5, 10, 20, 50])
         right.yaxis.set_major_formatter(ScalarFormatter())
         right.yaxis.set_minor_formatter(NullFormatter())
         if traced:

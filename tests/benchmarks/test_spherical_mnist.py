@@ -273,7 +273,7 @@ def test_tables_have_means_spreads_and_gaps(groups: list[report.Group]) -> None:
 
 def test_curve_is_of_what_came_between_checkpoints() -> None:
     trace = result("gevnet-mnist-2layer", {})["trace"]
-    expected = [(50, 2.0, 60.0), (80, 0.5, 100 / 6), (130, 0.1, 2.0)]
+    expected = [(0.05, 2.0, 60.0), (0.08, 0.5, 100 / 6), (0.13, 0.1, 2.0)]
     np.testing.assert_allclose(figures.between_checkpoints(trace), expected)
 
 
