@@ -24,19 +24,19 @@ from bids_gevnet.sphere.icosphere import icosphere
 class Options:
     """Everything that decides what is trained."""
 
-    architecture: str = "5-5v-10-10"
+    architecture: str = "5-5v-10-32"
     level: int = 1
     radius: float = 1.0  # bohr; the nearest atoms of QM7 are 1.83 apart
-    phi: tuple[int, ...] = (128, 128, 128)
+    phi: tuple[int, ...] = (120, 120, 120)
     psi: tuple[int, ...] = (64,)
     baseline_steps: int = 300
-    epochs: int = 12
+    epochs: int = 7
     rate: float = 5e-3
-    set_epochs: int = 60
-    set_rate: float = 3e-3
+    set_epochs: int = 50
+    set_rate: float = 2e-3
     batch: int = 32
     weight_decay: float = 1e-2
-    orientations: int = 4
+    orientations: int = 2
     score_every: int = 4
     order: int = 2
     seed: int = 0

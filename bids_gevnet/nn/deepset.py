@@ -117,8 +117,8 @@ class SphereInvariants(nn.Module):
 
     def _energy(self, stage: int, x: Tensor) -> Tensor:
         """Mean over the sphere of s^2 + |z|^2 of each channel: (atoms, channels)."""
-        squares = x.square().unflatten(1, (-1, self.fields[stage].multiplicities[0])).sum(1)
-        energy: Tensor = self.means[stage](squares)
+        squares = x.square().view(len(x), -1, self.fields[stage].multiplicities[0], x.shape[2])
+        energy: Tensor = self.means[stage](squares.sum(1))
         return energy
 
 
@@ -143,7 +143,8 @@ class DeepSet(nn.Module):
     def forward(self, atoms: Tensor, molecule: Tensor, n_molecules: int) -> Tensor:
         """(atoms, n_in) and the molecule of each atom to (n_molecules,)."""
         total = sum_by_molecule(self.phi(atoms), molecule, n_molecules) / TYPICAL_ATOMS
-        return (self.psi(total) + TYPICAL_ATOMS * self.additive(total))[:, 0]
+        energies: Tensor = self.psi(total) + TYPICAL_ATOMS * self.additive(total)
+        return energies[:, 0]
 
 
 class MoleculeNetwork(nn.Module):
@@ -237,7 +238,8 @@ class CompositionBaseline(nn.Module):
     def forward(self, counts: Tensor) -> Tensor:
         """(molecules, n_elements) counts times charges to (molecules,) energies."""
         x = (counts - self.centre) / self.width
-        return (self.linear(x) + self.unit * self.mlp(x))[:, 0]
+        energies: Tensor = self.linear(x) + self.unit * self.mlp(x)
+        return energies[:, 0]
 
     def fit_(self, counts: Tensor, energies: Tensor, *, steps: int = 300) -> None:
         """Fit the linear part by least squares, then the MLP to what is left, by Adam.
