@@ -69,11 +69,11 @@ def read_qm7(path: Path) -> Molecules:
         "of qm7.mat from http://quantum-machine.org/datasets, saved by numpy.savez"
     )
     try:
-        with np.load(path) as content:
+        with path.open("rb") as stream, np.load(stream) as content:
             r, z, t, p = (content[name] for name in "RZTP")
         wrong = what_is_wrong(r, z, t, p)
     except (OSError, EOFError, KeyError, ValueError, TypeError, BadZipFile) as error:
-        wrong = str(error)
+        wrong = str(error) or type(error).__name__
     if wrong:
         raise InputError(expected=f"the QM7 molecules in {path}", found=wrong, remedy=remedy)
     return Molecules(

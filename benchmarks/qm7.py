@@ -6,9 +6,10 @@
     python benchmarks/qm7.py --quick                                  # planted molecules
 
 A GEVNet of the paper's three layers, the last one wider, looks at the sphere of each atom, a
-DeepSet adds up the atoms, and both learn what a small MLP on the composition leaves. Train on four of the five
-predefined folds, test on the fifth. Started again with the same folder, a run goes on where it
-was; folds may be trained one by one, and whatever is finished stands in the table.
+DeepSet adds up the atoms, and both learn what a small MLP on the composition leaves. Train on
+four of the five predefined folds, test on the fifth. Started again with the same folder, a run
+goes on where it was; folds may be trained one by one, and whatever is finished stands in the
+table.
 """
 
 import argparse
