@@ -104,6 +104,9 @@ def test_a_run_goes_on_where_it_was_and_finished_folds_stay(
     assert "together, epoch 2/2" in text
     assert again["rmse"] == whole["rmse"]
     assert "done before" in train(tiny, parts)[1]
+    longer = train(replace(tiny, set_epochs=4), parts)[1]
+    assert "together" not in longer
+    assert "set, epoch 1/4" in longer
     assert "together, epoch 1/1" in train(replace(tiny, epochs=1), parts)[1]  # another training
 
 
