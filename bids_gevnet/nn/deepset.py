@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -83,7 +83,7 @@ class SphereInvariants(nn.Module):
                 grid = layer.coarse
             elif isinstance(layer, RegularNonlinearity) or k == len(net.layers) - 1:
                 self.watched.append(k)
-                fields.append(getattr(layer, "field", None) or layer.out_type)
+                fields.append(cast("FieldType", getattr(layer, "field", None) or layer.out_type))
                 grids.append(grid)
         self.fields = fields
         self.means = nn.ModuleList(
