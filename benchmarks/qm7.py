@@ -195,7 +195,8 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
         if not processes.first:
             return
     results = finished_folds(data, options, folder)
-    command = " ".join(["python", "benchmarks/qm7.py", *sys.argv[1:]])
+    words = [Path(word).name for word in sys.argv[1:]]  # where files are is nobody's concern
+    command = " ".join(["python", "benchmarks/qm7.py", *words])
     text = describe(results, options, command)
     places = [(folder / "qm7.md", folder / "qm7.svg")]
     if arguments.write:
