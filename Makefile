@@ -40,7 +40,8 @@ demo: $(STAMP)  ## Run the main job on a phantom cohort
 
 .PHONY: test
 test: lint  ## Lint, check types and layers, run the tests
-	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' --cov --cov-report=term:skip-covered
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not slow' --cov --cov-report=html
+	@echo "Branch coverage: $$($(BIN)/coverage report --format=total) %, line by line in htmlcov/index.html"
 
 .PHONY: test-slow
 test-slow: $(STAMP)  ## Run the tests that need minutes
@@ -73,4 +74,4 @@ lock: $(STAMP)  ## Pin the image's packages by hash
 
 .PHONY: clean
 clean:  ## Remove the environment, caches and the demo
-	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
