@@ -30,9 +30,9 @@ class Options:
     phi: tuple[int, ...] = (120, 120, 120)
     psi: tuple[int, ...] = (64,)
     baseline_steps: int = 300
-    epochs: int = 7
+    epochs: int = 20
     rate: float = 5e-3
-    set_epochs: int = 50
+    set_epochs: int = 150
     set_rate: float = 2e-3
     batch: int = 32
     weight_decay: float = 1e-2
