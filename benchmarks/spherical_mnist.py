@@ -23,6 +23,7 @@ from pathlib import Path
 
 import torch
 from mnist import report
+from mnist.networks import LARGER
 from mnist.training import Options, make_job, train
 
 from bids_gevnet.errors import BidsGevnetError
@@ -31,6 +32,7 @@ from bids_gevnet.learn.progress import TrainingProgress
 from bids_gevnet.nn import zoo
 
 KINDS = ("gevnet", "genet")
+NAMES = f"of the zoo (python -m bids_gevnet.nn.zoo), or {', '.join(LARGER)}"
 QUICK = {
     "train_images": 256,
     "test_images": 100,
@@ -48,7 +50,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--data", type=Path, required=True, help="folder of the four standard MNIST files")
     add("--folder", type=Path, required=True, help="where trainings are kept")
-    add("--networks", nargs="+", default=["gevnet-mnist"], metavar="NAME")
+    add("--networks", nargs="+", default=["gevnet-mnist"], metavar="NAME", help=NAMES)
     add("--train", nargs="+", choices=["NR", "R"], default=["NR", "R"])
     add("--seeds", nargs="+", type=int, default=[0])
     add("--ablation", action="store_true", help="2, 3, 4 layers, five sizes, both orders, NR/NR")

@@ -18,10 +18,9 @@ from safetensors.torch import save_file
 from bids_gevnet.bids.writing import replacing, write_json
 from bids_gevnet.learn.loop import TrainingLoop, one_cycle, standardise_inputs_
 from bids_gevnet.learn.mixup import split_batches
-from bids_gevnet.nn import zoo
 from bids_gevnet.nn.gevnet import count_parameters
-from bids_gevnet.sphere.icosphere import icosphere
 from mnist.data import fingerprint, load_digits
+from mnist.networks import build
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +45,7 @@ class Options:
     Parameters
     ----------
     network : str
-        Name in the zoo.
+        Name in the zoo, or of one of the larger networks.
     rotated : bool
         Whether the training images are rotated: R, else NR.
     level : int
@@ -174,11 +173,7 @@ class Trainer(TrainingLoop):
         options = job.options
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            network = zoo.build(
-                options.network,
-                grid=partial(icosphere, options.level),
-                samples=options.samples,
-            )
+            network = build(options.network, options.level, options.samples)
         super().__init__(
             network.to(processes.device),
             split_batches(len(job.training), max(options.batch_size, processes.size)),

@@ -18,6 +18,7 @@ import spherical_mnist
 import torch
 from mnist import figures, report
 from mnist.data import FILES, load_digits, read_idx
+from mnist.networks import LARGER, build
 from mnist.training import Options, Trainer, make_job, train
 from safetensors.torch import load_file
 
@@ -26,6 +27,7 @@ from bids_gevnet.learn.distributed import Processes, StopRequest
 from bids_gevnet.learn.loop import one_cycle
 from bids_gevnet.learn.progress import TrainingProgress
 from bids_gevnet.nn import zoo
+from bids_gevnet.nn.gevnet import count_parameters
 from bids_gevnet.sphere.icosphere import icosphere
 
 SCRIPT = Path(spherical_mnist.__file__)
@@ -159,6 +161,14 @@ def test_it_learns_and_shuffled_labels_do_not(files: Path, tmp_path: Path) -> No
     labels = read_idx(files, FILES["train"][1])
     write_idx(shuffled / f"{FILES['train'][1]}.gz", np.random.default_rng(1).permutation(labels))
     assert train_here(options, shuffled, tmp_path / "control")["accuracy"]["R"] < 0.3
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_larger_networks_are_larger_and_keep_to_58000_parameters(name: str) -> None:
+    network = build(name, level=3, samples=7)
+    paper = build("gevnet-mnist", level=3, samples=7)
+    assert count_parameters(paper) < count_parameters(network) <= 58_000
+    assert network(torch.zeros(2, 1, icosphere(3).n_points)).shape == (2, 10)
 
 
 def test_epochs_are_permutations_that_follow_from_the_seed(files: Path, tmp_path: Path) -> None:
