@@ -82,6 +82,9 @@ def _run_participant(request: Request) -> int:
         request.bids_dir, settings.selection, b0_threshold=settings.preprocessing.b0_threshold
     )
     if request.action == "dry-run":
+        from bids_gevnet.workflows.tools import choose_tools
+
+        choose_tools(settings.preprocessing)  # a program that is asked for and missing is said
         print(describe_participants(participants, settings))
         return int(not all(participant.usable for participant in participants))
     if request.action == "boilerplate-only":

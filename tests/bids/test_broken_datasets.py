@@ -240,3 +240,17 @@ def test_labels_are_counted(dataset, capsys):
     assert code == 0
     assert "AD: 1" in printed
     assert "PD: 1" in printed
+
+
+@pytest.mark.parametrize(
+    ("option", "choice", "instead"), [("correction", "eddy", "model"), ("masking", "bet", "otsu")]
+)
+def test_a_program_that_is_not_installed_is_said_before_the_run(
+    dataset, capsys, monkeypatch, option, choice, instead
+):
+    monkeypatch.setenv("PATH", "")
+    options = ["--skip-bids-validation", f"--{option}"]
+    code, printed = plan(dataset, capsys, *options, choice)
+    assert code == 2
+    assert f"use --{option} {instead}" in printed
+    assert plan(dataset, capsys, *options, instead)[0] == 0
