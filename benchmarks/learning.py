@@ -278,6 +278,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="keep the cohort and the models here")
     parser.add_argument("--write", action="store_true", help="write a page in benchmarks/results")
+    parser.add_argument("--page", help="its name, if not that of the effect")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -296,7 +297,7 @@ def main() -> None:
     print(text)
     if options.write:
         title = f"# Learning, {options.effect} effect\n\n"
-        write_text(RESULTS / f"learning-{options.effect}.md", title + text)
+        write_text(RESULTS / f"{options.page or f'learning-{options.effect}'}.md", title + text)
 
 
 if __name__ == "__main__":
