@@ -11,12 +11,11 @@ stand side by side to show the same table, and cannot be compared in height.
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import learning
+from pages import RESULTS, write_page
 
-from bids_gevnet.bids.writing import write_text
 from bids_gevnet.nn import zoo
 
 QUICK = {
@@ -82,7 +81,7 @@ def main() -> None:
     print(text)
     if options.write:
         title = "# Ablation: the networks of Table 3 on phantoms\n\n"
-        write_text(Path(learning.RESULTS) / "ablation.md", title + text)
+        write_page(RESULTS / "ablation.md", title + text)
 
 
 if __name__ == "__main__":

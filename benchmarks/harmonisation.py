@@ -15,12 +15,11 @@ import argparse
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
+from pages import RESULTS, write_page
 from phantom_cohort import sample_participant, still_settings
 
-from bids_gevnet.bids.writing import write_text
 from bids_gevnet.harmonisation.features import log_rish_maps
 from bids_gevnet.harmonisation.gains import RishGains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
@@ -30,7 +29,7 @@ from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
 from bids_gevnet.phantom.fibres import dispersion_region
 
-RESULTS = Path(__file__).parent / "results" / "harmonisation.md"
+PAGE = RESULTS / "harmonisation.md"
 SMOOTH_MM = 15.0
 NSIDE = 4
 WANTED = {0: 70, 2: 70, 4: 50}
@@ -154,7 +153,7 @@ def main() -> None:
     parser.add_argument("--voxel-mm", type=float, default=8.0)
     parser.add_argument("--resolution", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--write", action="store_true", help=f"write results/{RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write results/{PAGE.name}")
     options = parser.parse_args()
     rows = measure(options)
     commit = subprocess.run(
@@ -170,7 +169,7 @@ def main() -> None:
     text = "\n".join(["# Harmonisation", "", about, "", purpose, "", *head, *rows, ""])
     print(text)
     if options.write:
-        write_text(RESULTS, text)
+        write_page(PAGE, text)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ same with Euclidean norms over all parameters for the gradients.
 
 import argparse
 import sys
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from pages import RESULTS, write_page
 
 from bids_gevnet.nn import zoo
 from bids_gevnet.nn.compound import CompoundNetwork, Pieces
@@ -26,7 +26,7 @@ CUTS = {
     "24 directions, 32 voxels, kept": Pieces(24 * 5120, 32, keep_volumes=True, keep_sphere=True),
     "5 directions, 7 voxels, nothing kept": Pieces(5 * 5120, 7, keep_volumes=False),
 }
-RESULTS = Path(__file__).parent / "results" / "invariance.md"
+PAGE = RESULTS / "invariance.md"
 
 
 def make_batch(name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -74,12 +74,11 @@ def report() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
     text = report()
     if options.write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(f"# Pieces\n\n{__doc__.split(chr(10) * 2, 2)[2]}\n{text}")
+        write_page(PAGE, f"# Pieces\n\n{__doc__.split(chr(10) * 2, 2)[2]}\n{text}")
 
 
 if __name__ == "__main__":

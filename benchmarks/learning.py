@@ -31,9 +31,9 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pandas as pd
+from pages import RESULTS, write_page
 from phantom_cohort import GROUPS, link_scans, still_settings, write_cohort
 
-from bids_gevnet.bids.writing import write_text
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.learn.baselines import read_gains
@@ -49,7 +49,6 @@ from bids_gevnet.phantom.effects import group_state
 from bids_gevnet.phantom.fibres import crossing_region, dispersion_region
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
-RESULTS = Path(__file__).parent / "results"
 REFERENCES = {
     "direction mean, brain": "mean over directions: its mean and spread over the brain",
     "direction mean, voxels": "mean over directions: all voxels",
@@ -297,7 +296,7 @@ def main() -> None:
     print(text)
     if options.write:
         title = f"# Learning, {options.effect} effect\n\n"
-        write_text(RESULTS / f"{options.page or f'learning-{options.effect}'}.md", title + text)
+        write_page(RESULTS / f"{options.page or f'learning-{options.effect}'}.md", title + text)
 
 
 if __name__ == "__main__":

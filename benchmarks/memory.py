@@ -23,11 +23,9 @@ import resource
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 SIZES = ((24, 29, 24), (48, 60, 48), (61, 75, 61), (77, 95, 77))
 FLAT = "training, nothing kept"
-RESULTS = Path(__file__).parent / "results" / "memory.md"
 
 
 def peak_mb() -> float:
@@ -135,7 +133,7 @@ def parse() -> argparse.Namespace:
         parser.add_argument(
             f"--keep-{part}", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
         )
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help="write results/memory.md")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -147,8 +145,11 @@ def main() -> None:
         return
     text = report(options)
     if options.write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(f"# Memory\n\n{__doc__.split(chr(10) * 2, 2)[2]}\n{text}")
+        from pages import RESULTS, write_page  # late: a child measures its own memory
+
+        write_page(
+            RESULTS / "memory.md", f"# Memory\n\n{__doc__.split(chr(10) * 2, 2)[2]}\n{text}"
+        )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from molecule_training import finished_folds, train_fold
 from molecules import Molecules, Options, plant_molecules, read_qm7
+from pages import RESULTS, write_page
 
-from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.learn.distributed import StopRequest, join_processes
 
@@ -200,9 +200,10 @@ def run(arguments: argparse.Namespace, folder: Path) -> None:
     text = describe(results, options, command)
     places = [(folder / "qm7.md", folder / "qm7.svg")]
     if arguments.write:
-        places.append((HERE / "results" / "qm7.md", HERE / "figures" / "qm7.svg"))
+        places.append((RESULTS / "qm7.md", HERE / "figures" / "qm7.svg"))
     for table, figure in places:
-        write_text(table, f"## QM7 (`benchmarks/qm7.py`)\n\n{text}")
+        shown = f"{text}\n![learning curves](../figures/qm7.svg)"
+        write_page(table, f"## QM7 (`benchmarks/qm7.py`)\n\n{shown}")
         draw(results, figure)
     print(text)
 

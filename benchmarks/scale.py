@@ -21,13 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from pages import RESULTS, write_page
 
 from bids_gevnet.learn.jobs import JobScan, TrainJob, TrainOptions, write_jobs
 from bids_gevnet.learn.store import to_half, write_scan
 from bids_gevnet.sphere.resampling import distinct_directions
 
 SHAPE = (27, 33, 29)
-RESULTS = Path(__file__).parent / "results" / "scale.md"
+PAGE = RESULTS / "scale.md"
 
 
 def synthetic_scan(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -147,7 +148,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--samples", type=int, default=16, help="samples per class and epoch")
     parser.add_argument("--network", default="ckn2+gevnet")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS}")
+    parser.add_argument("--write", action="store_true", help=f"write results/{PAGE.name}")
     choices = parser.parse_args()
     options = TrainOptions(
         network=choices.network, epochs=4, samples_per_class=choices.samples, harmonise=True
@@ -180,8 +181,7 @@ def main() -> None:
     )
     print(text)
     if choices.write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(text)
+        write_page(PAGE, text)
 
 
 if __name__ == "__main__":

@@ -21,10 +21,10 @@ import os
 import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
+from pages import RESULTS, write_page
 from torch import Tensor, nn
 
 from bids_gevnet.nn import zoo
@@ -36,7 +36,7 @@ from bids_gevnet.nn.operator import response_values
 from bids_gevnet.sphere.healpix import healpix
 from bids_gevnet.sphere.quadrature import ring_stencil
 
-RESULTS = Path(__file__).parent / "results" / "speed.md"
+PAGE = RESULTS / "speed.md"
 C_IN, C_OUT = 8, 12
 
 
@@ -240,8 +240,7 @@ def main() -> None:
     text = table(quick=options.quick, cpu_time=options.cpu_time)
     print(text)
     if options.write:
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(f"## Speed (`benchmarks/speed.py`)\n\n{text}\n")
+        write_page(PAGE, f"## Speed (`benchmarks/speed.py`)\n\n{text}\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
-from bids_gevnet.bids.writing import write_text
+from pages import RESULTS, write_page
+
 from bids_gevnet.nn import zoo
 from mnist import figures
 from mnist.networks import LARGER, describe
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BENCHMARKS = Path(__file__).parent.parent
-RESULTS = BENCHMARKS / "results" / "spherical_mnist.md"
 FIGURES = BENCHMARKS / "figures"
-NOTES = "### Notes\n"
-"""Everything from this line on is written by hand and kept."""
-
 PAPER = {"gevnet-mnist": (98.02, 96.91, 97.43), "genet-mnist": (97.30, 95.86, 95.99)}
 _NUMBERS = (
     "level",
@@ -243,8 +240,6 @@ def tables(groups: Sequence[Group]) -> list[str]:
 
 def write(groups: Sequence[Group]) -> None:
     """Write `results/spherical_mnist.md`, keeping its notes, and the figures."""
-    old = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
-    notes = old[old.index(NOTES) :] if NOTES in old else NOTES
     lines = ["## Spherical MNIST (`benchmarks/spherical_mnist.py`)", "", *tables(groups), ""]
     benchmark = [group for group in groups if not is_ablation(group)]
     ablation = [group for group in groups if is_ablation(group)]
@@ -260,4 +255,4 @@ def write(groups: Sequence[Group]) -> None:
     if ablation:
         figures.draw_ablation(ablation_points(ablation), FIGURES / "spherical_mnist_ablation.svg")
         lines += ["![Ablation](../figures/spherical_mnist_ablation.svg)", ""]
-    write_text(RESULTS, "\n".join([*lines, notes]))
+    write_page(RESULTS / "spherical_mnist.md", "\n".join(lines))
