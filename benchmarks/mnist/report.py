@@ -165,8 +165,8 @@ def _accuracies(group: Group) -> list[str]:
 def runs_table(groups: Sequence[Group]) -> list[str]:
     """One row per training: seed, commit, minutes of processor time, what the curve ended with."""
     lines = [
-        "| training | epochs | seed | commit | training + tests | last training loss | tests |",
-        "|---|---:|---:|---|---:|---:|---|",
+        "| training | images | epochs | seed | commit | training + tests | last loss | tests |",
+        "|---|---:|---:|---:|---|---:|---:|---|",
     ]
     for group in groups:
         for result in group.results:
@@ -174,7 +174,8 @@ def runs_table(groups: Sequence[Group]) -> list[str]:
             times = [result[f"{what}_seconds"] / 60 for what in ("training", "testing")]
             tested = ", ".join(f"{k} {100 * v:.2f}" for k, v in result["accuracy"].items())
             lines.append(
-                f"| {group.options.network}, {kind} | {group.options.epochs} "
+                f"| {group.options.network}, {kind} | {group.options.train_images:,} "
+                f"| {group.options.epochs} "
                 f"| {result['options']['seed']} | {result['commit']} "
                 f"| {times[0]:.1f} + {times[1]:.1f} min "
                 f"| {result['curve'][-1]['train_loss']:.4f} | {tested} |"
@@ -245,7 +246,9 @@ def write(groups: Sequence[Group]) -> None:
     ablation = [group for group in groups if is_ablation(group)]
     figures.draw_curves(
         {
-            f"{g.options.network}, {epochs(g.options)}": g.results
+            ", ".join(
+                [g.options.network, f"{g.options.train_images:,} images", epochs(g.options)]
+            ): g.results
             for g in benchmark
             if g.options.network in PAPER
         },
