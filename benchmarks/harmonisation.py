@@ -12,12 +12,11 @@ A. Heads lie still and come to the template by their true pose.
 """
 
 import argparse
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from pages import RESULTS, write_page
+from pages import RESULTS, current_commit, write_page
 from phantom_cohort import sample_participant, still_settings
 
 from bids_gevnet.harmonisation.features import log_rish_maps
@@ -156,13 +155,10 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write results/{PAGE.name}")
     options = parser.parse_args()
     rows = measure(options)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     about = (
         f"    python benchmarks/harmonisation.py\n\n{3 * options.per_group} people fitted, "
         f"{3 * options.travellers} scanned at both sites, {options.resolution:g} mm, seed "
-        f"{options.seed}, commit {commit}. Phantoms, not patients."
+        f"{options.seed}, commit {current_commit()}. Phantoms, not patients."
     )
     head = ["| what | before | after | wanted |", "|---|---|---|---|"]
     purpose = __doc__.split("\n\n", 2)[2].strip()

@@ -21,7 +21,6 @@ import argparse
 import dataclasses
 import logging
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import pandas as pd
-from pages import RESULTS, write_page
+from pages import RESULTS, current_commit, write_page
 from phantom_cohort import GROUPS, link_scans, still_settings, write_cohort
 
 from bids_gevnet.harmonisation.features import fit_limits
@@ -239,15 +238,12 @@ def _task_lines(task: dict[str, Any]) -> Iterator[str]:
 
 def describe(options: argparse.Namespace) -> str:
     """Say in a few lines what was measured and how to repeat it."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     steps = options.epochs * -(-2 * options.samples_per_class // LearningSettings().batch_size)
     words = ["FOLDER" if word == str(options.folder) else word for word in sys.argv[1:]]
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
     missing = [name for name in NETWORKS if name not in options.networks]
     return (
-        f"`{command}`, commit {commit}, seed {options.seed}. Phantoms, not patients: "
+        f"`{command}`, commit {current_commit()}, seed {options.seed}. Phantoms, not patients: "
         f"{options.per_group} people a group at two sites; {effect_of(options)}; no macroscopic "
         f"effect, still heads, true registration. {options.voxel_mm:g} mm scans on a grid of "
         f"{options.resolution:g} mm, {6 * options.nside**2} distinct points of the sphere (nside "

@@ -17,7 +17,6 @@ import contextlib
 import logging
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from dataclasses import fields
@@ -27,7 +26,7 @@ from typing import Any
 import torch
 from molecule_training import finished_folds, train_fold
 from molecules import Molecules, Options, plant_molecules, read_qm7
-from pages import RESULTS, write_page
+from pages import RESULTS, current_commit, write_page
 
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.learn.distributed import StopRequest, join_processes
@@ -176,12 +175,6 @@ def find_molecules(arguments: argparse.Namespace) -> Molecules:
             remedy="make one from qm7.mat of http://quantum-machine.org/datasets, or try --quick",
         )
     return read_qm7(arguments.data)
-
-
-def current_commit() -> str:
-    command = ["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 def run(arguments: argparse.Namespace, folder: Path) -> None:

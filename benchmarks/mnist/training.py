@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pages import current_commit
 from safetensors.torch import save_file
 
 from bids_gevnet.bids.writing import replacing, write_json
@@ -185,7 +185,7 @@ class Trainer(TrainingLoop):
             save_every=_SAVE_EVERY,
         )
         self._seconds_before, self._start = 0.0, time.process_time()
-        self._commit = commit()
+        self._commit = current_commit()
 
     @property
     def seconds(self) -> float:
@@ -305,11 +305,3 @@ class Trainer(TrainingLoop):
             self._clock.unlink(missing_ok=True)
         self.processes.wait()
         return result
-
-
-def commit() -> str:
-    """Short name of the commit that runs, "unknown" outside a repository."""
-    found = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return found.stdout.strip() or "unknown"
