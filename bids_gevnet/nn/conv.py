@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.kernels import Response, n_bases, response_scale, responses
 from bids_gevnet.nn.operator import BlockedOperator, response_values
-from bids_gevnet.nn.products import FullProducts
+from bids_gevnet.nn.products import FullProducts, variance_shares
 from bids_gevnet.nn.volterra import volterra
 from bids_gevnet.sphere.quadrature import DEFAULT_Q, ring_stencil
 
@@ -176,7 +176,11 @@ class GEVConv(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw weights such that each order contributes equally to a unit output variance."""
+        """Draw weights for a unit output variance that is almost all of first order.
+
+        Each order has its part of the variance of the sum, see `variance_shares`.
+        """
+        shares = variance_shares(self.order)
         for m in self.out_type.frequencies:
             ins = [(n, self.weights[f"{n}to{m}"]) for n in self.in_type.frequencies]
             fan_in = [0.0] * self.order
@@ -188,7 +192,7 @@ class GEVConv(nn.Module):
                 start = 0
                 for k in range(1 if self._full else self.order):
                     stop = start + n_bases(n, 0, len(self.radii)) ** k
-                    std = (self.order * fan_in[k]) ** -0.5
+                    std = (shares[k] / fan_in[k]) ** 0.5
                     weight[..., start:stop, :].normal_(0.0, std)
                     start = stop
         if self.mixer is not None:

@@ -70,6 +70,25 @@ def test_bandlimit_two_and_full_products_train():
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in net.parameters())
 
 
+def test_products_do_not_start_with_heavy_tails():
+    """Fourth moments after seven layers; with equal parts for both orders the ratio is 6."""
+    grid = icosphere(2)
+    points = torch.from_numpy(grid.points).float()
+
+    def fourth_moment(seed, order):
+        torch.manual_seed(seed)
+        net = GEVNet(grid, "1-4-4-11-11-16-16-17", samples=7, order=order)
+        centres = torch.nn.functional.normalize(torch.randn(16, 3), dim=1)
+        blobs = torch.exp(4 * (points @ centres.T - 1))[:, None]
+        with torch.no_grad():
+            y = net.layers(blobs)
+        y = y - y.mean((0, 2), keepdim=True)
+        return (y.pow(4).mean((0, 2)) / y.square().mean((0, 2)).square()).log().mean().item()
+
+    excess = [fourth_moment(seed, 2) - fourth_moment(seed, 1) for seed in range(4)]
+    assert np.exp(np.mean(excess)) < 2
+
+
 def test_training_learns_what_a_first_order_linear_map_cannot():
     """The mean of the squared gradient of a signal, from a mean-free input: even in x."""
     torch.manual_seed(0)
