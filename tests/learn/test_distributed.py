@@ -78,7 +78,10 @@ def test_two_processes_equal_one_on_the_joined_batch(
     for name, value in weights.items():
         # A bias before a normalisation has no effect and no gradient but rounding errors.
         if "convs" not in name and "running" not in name:
-            torch.testing.assert_close(others[name], value, rtol=5e-3, atol=5e-4, msg=name)
+            # Adam makes a whole step of a gradient that is nothing but a rounding error: one
+            # weight in a thousand may be such a one, all others agree.
+            apart = (others[name] - value).abs() > 1e-4 + 1e-3 * value.abs()
+            assert apart.float().mean() < 1e-3, name
 
 
 @pytest.mark.slow
