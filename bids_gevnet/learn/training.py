@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.jobs import JobScan, TrainJob
     from bids_gevnet.learn.loop import Row
     from bids_gevnet.learn.progress import TrainingProgress
-    from bids_gevnet.nn.compound import CompoundNetwork
+    from bids_gevnet.nn.compound import CompoundNetwork, Pieces
 
-_KEPT_VOXELS = 8000  # about 60 kB each: what is kept need not be computed again, a fifth faster
-_WHOLE_VOXELS = 2_000_000  # of all volumes of a batch, about 150 bytes each: not cut at all
+# A batch of this size or less is held and not computed again, at the price in brackets.
+_KEPT_POINTS = 1_500_000  # of all spheres, with what lies between two stages (0.6 kB each)
+_WHOLE_POINTS = 400_000  # of all spheres, with everything (1.8 kB each): three times as fast
+_WHOLE_VOXELS = 2_000_000  # of all volumes, with everything (0.15 kB each)
 _STATISTICS_SCANS = 64  # enough for means over millions of voxels
 
 
@@ -136,13 +138,20 @@ class Trainer(TrainingLoop):
         if processes.first:  # others receive the weights of the first
             volumes = self.reader.random_volumes(self.options.seed)
             network.initialise_(volumes, seed=self.options.seed)
-        share = -(-self.options.batch_size // processes.size)
-        coarse = share * math.prod(-(-n // network.stride) for n in self.job.shape)
-        if coarse <= _KEPT_VOXELS:
-            n_volumes = share * 6 * self.job.nside**2
-            whole = n_volumes * math.prod(self.job.shape) <= _WHOLE_VOXELS
-            network.pieces = replace(network.pieces, keep_sphere=True, whole=whole)
+        network.pieces = self._pieces(network, -(-self.options.batch_size // processes.size))
         return network.to(processes.device)
+
+    def _pieces(self, network: CompoundNetwork, share: int) -> Pieces:
+        """How to cut up a process's share of a batch: as little as memory allows."""
+        directions = share * 6 * self.job.nside**2
+        brain = max(len(stored.samples) for stored in self.reader.stored)
+        points = 2 * directions * -(-brain // network.stride**3)
+        voxels = directions * math.prod(self.job.shape)
+        return replace(
+            network.pieces,
+            keep_sphere=points <= _KEPT_POINTS,
+            whole=points <= _WHOLE_POINTS and voxels <= _WHOLE_VOXELS,
+        )
 
     def plan(self, epoch: int) -> Sequence[Mixture]:
         """List the samples of an epoch; the same in every process and every run."""
