@@ -73,6 +73,18 @@ def test_checkpoint_of_another_job_is_not_taken(elsewhere: TrainJob, train_here:
     assert trainer.steps_done == 0
 
 
+def test_large_batches_are_cut_up_small_ones_are_held(elsewhere: TrainJob) -> None:
+    """Least memory first: the larger a batch, the less of it is held; nothing if it is huge."""
+    brain = max(len(s.samples) for s in ScanReader(elsewhere.training, None).stored)
+    points = 12 * elsewhere.nside**2 * brain  # of the spheres of one scan
+    found = []
+    for batch_size in (10**9, 10**6 // points, 4):
+        options = replace(elsewhere.options, network="gevnet", batch_size=batch_size)
+        pieces = Trainer(replace(elsewhere, options=options), None, Processes()).compound.pieces
+        found.append((pieces.keep_sphere, pieces.whole))
+    assert found == [(False, False), (True, False), (True, True)]
+
+
 def test_finished_job_is_left_alone(trained: TrainJob, train_here: Any) -> None:
     path = Path(trained.model_dir) / "model.safetensors"
     before = path.stat().st_mtime_ns
