@@ -32,10 +32,10 @@ class Point:
 
 
 @contextmanager
-def svg(path: Path, columns: int) -> Iterator[list[Axes]]:
+def svg(path: Path, columns: int, height: float = 3) -> Iterator[list[Axes]]:
     """Draw in so many axes side by side; no date and no random names in the file."""
     with mpl.rc_context({"svg.hashsalt": "spherical-mnist", "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(1, columns, figsize=(3.4 * columns, 3), squeeze=False)
+        figure, axes = plt.subplots(1, columns, figsize=(3.4 * columns, height), squeeze=False)
         yield list(axes[0])
         figure.tight_layout()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def between_checkpoints(trace: Sequence[Sequence[float]]) -> list[tuple[float, f
 
 def draw_curves(groups: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> None:
     """Loss and error in training against images seen; error of the whole test as stars."""
-    with svg(path, 2) as (left, right):
+    with svg(path, 2, height=4.5) as (left, right):
         traced = [(t, r) for t, results in groups.items() for r in results if r.get("trace")]
         for number, (title, result) in enumerate(traced):
             kind = "R" if result["options"]["rotated"] else "NR"
@@ -86,8 +86,10 @@ def draw_curves(groups: Mapping[str, Sequence[dict[str, Any]]], path: Path) -> N
         right.yaxis.set_major_formatter(ScalarFormatter())
         right.yaxis.set_minor_formatter(NullFormatter())
         if traced:
-            left.legend(fontsize=6)
-            right.legend(fontsize=6, title="after training, all test images", title_fontsize=6)
+            below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2), "fontsize": 6}
+            left.legend(**below)
+            title = "after training, all test images"
+            right.legend(**below, ncols=2, title=title, title_fontsize=6)
 
 
 def draw_ablation(points: Mapping[int, Mapping[str, Sequence[Point]]], path: Path) -> None:
