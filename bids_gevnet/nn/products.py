@@ -31,10 +31,11 @@ def variance_shares(order: int) -> list[float]:
     """Part of a layer's output variance that each order 1 ... m has before training.
 
     Products have heavy tails, and those of one layer are multiplied again by the next: with equal
-    parts the fourth moment of seven layers is a hundred times that of a Gaussian, a few points
-    decide the batch statistics, and training stands still for its first hundreds of steps (the
-    wider the network, the longer). So weights of higher orders start at a fifth of the deviation
-    that would make them equal, and grow where the data ask for it.
+    parts the fourth moment after seven layers can be a hundred times that of a Gaussian, a few
+    points decide the batch statistics, and training stands still for its first hundreds of steps
+    (the wider the network, the longer: benchmarks/results/spherical_mnist.md). So weights of
+    higher orders start at a fifth of the deviation that would make them equal, and grow where
+    the data ask for it.
     """
     raw = [1.0, *[_HIGHER_ORDERS_START**2] * (order - 1)]
     return [part / sum(raw) for part in raw]

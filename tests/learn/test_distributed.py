@@ -75,13 +75,12 @@ def test_two_processes_equal_one_on_the_joined_batch(
     weights, others = (
         load_file(Path(job.model_dir) / "model.safetensors") for job in (alone, together)
     )
-    for name, value in weights.items():
-        # A bias before a normalisation has no effect and no gradient but rounding errors.
-        if "convs" not in name and "running" not in name:
-            # Adam makes a whole step of a gradient that is nothing but a rounding error: one
-            # weight in a thousand may be such a one, all others agree.
-            apart = (others[name] - value).abs() > 1e-4 + 1e-3 * value.abs()
-            assert apart.float().mean() < 1e-3, name
+    # A bias before a normalisation has no effect and no gradient but rounding errors.
+    names = [name for name in weights if "convs" not in name and "running" not in name]
+    flat, other = (torch.cat([w[name].flatten() for name in names]) for w in (weights, others))
+    # Adam makes a whole step of any gradient that is a rounding error: a few weights are such.
+    apart = (other - flat).abs() > 1e-4 + 1e-3 * flat.abs()
+    assert apart.float().mean() < 1e-3
 
 
 @pytest.mark.slow
