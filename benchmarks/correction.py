@@ -28,8 +28,11 @@ from correction_scores import (
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.dwi.conform import Conformed, conform, ras_order
-from bids_gevnet.dwi.correction import Correction, DiffusionSeries, correct_series
-from bids_gevnet.dwi.distortion import (
+from bids_gevnet.dwi.gradients import rotate_bvecs, voxel_sizes
+from bids_gevnet.dwi.interpolation import resample_series
+from bids_gevnet.dwi.model_corrector.corrector import Correction, DiffusionSeries, correct_series
+from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
+from bids_gevnet.dwi.model_corrector.warp import (
     RADIUS_MM,
     Warp,
     displacement,
@@ -37,11 +40,8 @@ from bids_gevnet.dwi.distortion import (
     resample_warped,
     still_warp,
 )
-from bids_gevnet.dwi.gradients import rotate_bvecs, voxel_sizes
-from bids_gevnet.dwi.interpolation import resample_series
 from bids_gevnet.dwi.motion import estimate_motion
 from bids_gevnet.dwi.shells import find_shells
-from bids_gevnet.dwi.susceptibility import estimate_field
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
 from bids_gevnet.phantom.simulate import simulate_participant

@@ -19,19 +19,19 @@ from scipy.spatial.transform import Rotation
 
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.conform import Conformed, conform, ras_order
-from bids_gevnet.dwi.correction import DiffusionSeries, correct_series
-from bids_gevnet.dwi.distortion import (
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, rotate_bvecs, voxel_sizes
+from bids_gevnet.dwi.interpolation import resample_series
+from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries, correct_series
+from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
+from bids_gevnet.dwi.model_corrector.warp import (
     Warp,
     displacement,
     grid_points,
     resample_warped,
     still_warp,
 )
-from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, rotate_bvecs, voxel_sizes
-from bids_gevnet.dwi.interpolation import resample_series
 from bids_gevnet.dwi.motion import estimate_motion
 from bids_gevnet.dwi.shells import find_shells
-from bids_gevnet.dwi.susceptibility import estimate_field
 from bids_gevnet.dwi.tensor import fit_tensor
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet.dwi.correction import fill_slices
-from bids_gevnet.dwi.distortion import resample_warped
 from bids_gevnet.dwi.gradients import direction_angle_deg
+from bids_gevnet.dwi.model_corrector.corrector import fill_slices
+from bids_gevnet.dwi.model_corrector.warp import resample_warped
 from bids_gevnet.dwi.tensor import fit_tensor
 
 if TYPE_CHECKING:
-    from bids_gevnet.dwi.correction import Correction
+    from bids_gevnet.dwi.model_corrector.corrector import Correction
 
 Show = Callable[[str, str, str], None]
 

@@ -35,13 +35,13 @@ from phantom_cohort import GROUPS, link_scans, still_settings, write_cohort
 
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
-from bids_gevnet.learn.baselines import read_gains
-from bids_gevnet.learn.evaluate import evaluate_table, read_predictions
-from bids_gevnet.learn.group import GroupResult, collect_group, prepare_group
-from bids_gevnet.learn.jobs import TrainOptions, write_jobs
-from bids_gevnet.learn.launch import train
-from bids_gevnet.learn.model_files import NETWORKS, read_card
-from bids_gevnet.learn.progress import log
+from bids_gevnet.learn.evaluate.baselines import read_gains
+from bids_gevnet.learn.evaluate.collection import GroupResult, collect_group, prepare_group
+from bids_gevnet.learn.evaluate.scoring import evaluate_table, read_predictions
+from bids_gevnet.learn.models.files import NETWORKS, read_card
+from bids_gevnet.learn.train.jobs import TrainOptions, write_jobs
+from bids_gevnet.learn.train.progress import log
+from bids_gevnet.learn.train.torchrun import train
 from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.effects import group_state

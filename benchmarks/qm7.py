@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from molecule_training import finished_folds, train_fold
-from molecules import Molecules, Options, plant_molecules, read_qm7
+from molecules.data import Molecules, Options, plant_molecules, read_qm7
+from molecules.training import finished_folds, train_fold
 from pages import RESULTS, current_commit, write_page
 
 from bids_gevnet.errors import BidsGevnetError, InputError
-from bids_gevnet.learn.distributed import StopRequest, join_processes
+from bids_gevnet.learn.train.distributed import StopRequest, join_processes
 
 HERE = Path(__file__).parent
 QUICK = Options(

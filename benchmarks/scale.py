@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 from pages import RESULTS, write_page
 
-from bids_gevnet.learn.jobs import JobScan, TrainJob, TrainOptions, write_jobs
-from bids_gevnet.learn.store import to_half, write_scan
+from bids_gevnet.learn.cohort.store import to_half, write_scan
+from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions, write_jobs
 from bids_gevnet.sphere.resampling import distinct_directions
 
 SHAPE = (27, 33, 29)
@@ -87,7 +87,7 @@ def run(root: Path, job: TrainJob, processes: int) -> Iterator[tuple[float, str]
         if processes > 1:
             command += ["-m", "torch.distributed.run", "--standalone"]
             command += ["--nproc-per-node", str(processes)]
-        command += ["-m", "bids_gevnet.learn.train_main", f"{folder}/jobs.json"]
+        command += ["-m", "bids_gevnet.learn.train.process", f"{folder}/jobs.json"]
         surroundings = os.environ | {"OMP_NUM_THREADS": "1", "BIDS_GEVNET_DEVICE": "cpu"}
         with subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, env=surroundings

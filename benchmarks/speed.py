@@ -28,11 +28,11 @@ from pages import RESULTS, write_page
 from torch import Tensor, nn
 
 from bids_gevnet.nn import zoo
-from bids_gevnet.nn.conv import DEFAULT_RADII, GEConv, GEVConv
 from bids_gevnet.nn.deepsphere import DeepSphere
 from bids_gevnet.nn.fields import FieldType
+from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEConv, GEVConv
 from bids_gevnet.nn.kernels import response_scale, responses
-from bids_gevnet.nn.operator import response_values
+from bids_gevnet.nn.response_matrices import response_values
 from bids_gevnet.sphere.healpix import healpix
 from bids_gevnet.sphere.quadrature import ring_stencil
 

@@ -27,8 +27,8 @@ from mnist.networks import LARGER
 from mnist.training import Options, make_job, train
 
 from bids_gevnet.errors import BidsGevnetError
-from bids_gevnet.learn.distributed import StopRequest, join_processes
-from bids_gevnet.learn.progress import TrainingProgress
+from bids_gevnet.learn.train.distributed import StopRequest, join_processes
+from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.nn import zoo
 
 KINDS = ("gevnet", "genet")

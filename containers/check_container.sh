@@ -89,7 +89,7 @@ trained=$(sha256sum <"$model/model.safetensors")
 say "torchrun by hand: the same jobs, the same weights"
 mv "$scratch/out/models" "$scratch/models-of-group"
 expect 0 "two processes of torchrun inside" "${inside[@]}" torchrun --env BIDS_GEVNET_DEVICE=cpu bids_gevnet \
-    --standalone --nproc-per-node 2 -m bids_gevnet.learn.train_main /out/work/group/jobs.json
+    --standalone --nproc-per-node 2 -m bids_gevnet.learn.train.process /out/work/group/jobs.json
 [ "$(sha256sum <"$model/model.safetensors")" = "$trained" ] || fail "torchrun trained other weights"
 pass "the same weights, byte for byte"
 

@@ -14,9 +14,10 @@ from bids_gevnet.bids.scans import Scan
 from bids_gevnet.interfaces.derivatives import WriteDerivatives
 from bids_gevnet.interfaces.fsl import Bet
 from bids_gevnet.interfaces.masking import MaskBrain
-from bids_gevnet.interfaces.motion import JoinRuns, ResampleToTemplate
 from bids_gevnet.interfaces.prediction import Predict
 from bids_gevnet.interfaces.quality import MeasureQuality
+from bids_gevnet.interfaces.resampling import ResampleToTemplate
+from bids_gevnet.interfaces.runs import JoinRuns
 from bids_gevnet.interfaces.sphere import SampleSphere
 from bids_gevnet.interfaces.template import RegisterToTemplate, TemplateGrid
 from bids_gevnet.settings import PreprocessingSettings

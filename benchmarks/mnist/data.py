@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.sphere.icosphere import icosphere
-from bids_gevnet.sphere.stereographic import project_images, random_rotations
+from mnist.stereographic import project_images, random_rotations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,11 +16,12 @@ from pages import current_commit
 from safetensors.torch import save_file
 
 from bids_gevnet.bids.writing import replacing, write_json
-from bids_gevnet.learn.loop import TrainingLoop, one_cycle, standardise_inputs_
-from bids_gevnet.learn.mixup import split_batches
+from bids_gevnet.learn.train.loop import TrainingLoop, standardise_inputs_
+from bids_gevnet.learn.train.mixup import split_batches
 from bids_gevnet.nn.gevnet import count_parameters
 from mnist.data import fingerprint, load_digits
 from mnist.networks import build
+from mnist.schedule import one_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from bids_gevnet.learn.distributed import Processes, StopRequest
-    from bids_gevnet.learn.loop import Row
-    from bids_gevnet.learn.progress import TrainingProgress
+    from bids_gevnet.learn.train.distributed import Processes, StopRequest
+    from bids_gevnet.learn.train.loop import Row
+    from bids_gevnet.learn.train.progress import TrainingProgress
     from mnist.data import SphericalDigits
 
 _SAVE_EVERY = 50  # steps: a run that is killed repeats less than a minute
@@ -59,7 +60,7 @@ class Options:
     train_images, test_images : int
         The first so many of the files.
     epochs, batch_size, accumulate, learning_rate, weight_decay, precision, seed
-        As for `bids_gevnet.learn.jobs.TrainOptions`; the rate is the highest of one cycle.
+        As for `bids_gevnet.learn.train.jobs.TrainOptions`; the rate is the highest of one cycle.
     curve_images : int
         Test images that the learning curve shows after every epoch.
     """

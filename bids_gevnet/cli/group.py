@@ -47,8 +47,8 @@ def _labels(request: Request) -> list[str]:
 
 def _check_cohort(request: Request) -> None:
     """Say what is wrong with the cohort before anything is started."""
-    from bids_gevnet.learn.cohort import read_cohort
-    from bids_gevnet.learn.plan import check_reference
+    from bids_gevnet.learn.cohort.members import read_cohort
+    from bids_gevnet.learn.train.planning import check_reference
 
     learning = request.settings.learning
     cohort = read_cohort(

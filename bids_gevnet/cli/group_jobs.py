@@ -2,8 +2,9 @@
 
 For clusters: takes the command line of the group level, writes its training jobs and prints where
 they are. torchrun or srun then trains them on several nodes
-(``-m bids_gevnet.learn.train_main JOBS.json``), and the group level itself with `--resume`, which
-finds every model finished, writes tables and report. containers/slurm/group.sbatch does all three.
+(``-m bids_gevnet.learn.train.process JOBS.json``), and the group level itself with `--resume`,
+which finds every model finished, writes tables and report. containers/slurm/group.sbatch does all
+three.
 """
 
 import sys
@@ -33,7 +34,7 @@ def write_group_jobs(request: Request) -> str:
     execution = request.settings.execution
     work_dir = (execution.work_dir or request.output_dir / "work").resolve()
     prepare_environment(work_dir, verbose=execution.verbose)
-    from bids_gevnet.learn.group import prepare_group
+    from bids_gevnet.learn.evaluate.collection import prepare_group
 
     chosen = request.settings.selection.participant_label
     with locked(request.output_dir / "logs" / "locks", ["group"]):

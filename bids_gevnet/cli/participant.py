@@ -152,8 +152,8 @@ def _predictions(
     if model is None:
         return {}
     from bids_gevnet.bids.scans import find_scans
-    from bids_gevnet.learn.model_files import read_card
-    from bids_gevnet.learn.scan_facts import dataset_name, scan_site
+    from bids_gevnet.learn.cohort.scan_rows import dataset_name, scan_site
+    from bids_gevnet.learn.models.files import read_card
     from bids_gevnet.workflows.scan import PredictionPlan
 
     read_card(model)  # what is wrong with the model is said now, not after an hour

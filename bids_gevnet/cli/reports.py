@@ -22,7 +22,7 @@ def rebuild_reports(request: Request) -> int:
 
     A group run that is on disk gets its report at either level; the group level demands one.
     """
-    from bids_gevnet.report.subject import build_subject_report
+    from bids_gevnet.report.subject.page import build_subject_report
 
     output_dir = request.output_dir
     if request.level == "group" and not has_group(output_dir):
@@ -34,7 +34,7 @@ def rebuild_reports(request: Request) -> int:
     for label in finished_labels(request):
         print(build_subject_report(output_dir, label))
     if has_group(output_dir):
-        from bids_gevnet.report.group import build_group_report
+        from bids_gevnet.report.group.page import build_group_report
 
         print(build_group_report(output_dir))
     write_methods(output_dir)
@@ -67,10 +67,10 @@ def finished_labels(request: Request) -> list[str]:
 def write_methods(output_dir: Path, facts: Sequence[dict[str, Any]] | None = None) -> Path:
     """Write CITATION.md: the methods of all that ran, with what to cite."""
     if has_group(output_dir):
-        from bids_gevnet.report.group import write_group_methods
+        from bids_gevnet.report.group.page import write_group_methods
 
         return write_group_methods(output_dir)
-    from bids_gevnet.report.boilerplate import methods_text
+    from bids_gevnet.report.methods_text import methods_text
 
     known = read_all_facts(output_dir) if facts is None else facts
     path = output_dir / "CITATION.md"
@@ -123,8 +123,8 @@ def write_group_boilerplate(request: Request, people: "pd.DataFrame", target: st
     if has_group(request.output_dir):
         print(write_methods(request.output_dir))
         return 0
-    from bids_gevnet.report.boilerplate import to_markdown
-    from bids_gevnet.report.group_boilerplate import describe_group, planned_facts
+    from bids_gevnet.report.group.methods import describe_group, planned_facts
+    from bids_gevnet.report.methods_text import to_markdown
 
     labelled = people[people[target].notna()]
     facts = planned_facts(

@@ -31,8 +31,8 @@ from bids_gevnet.interfaces.series import (
 from bids_gevnet.interfaces.warps import save_warps
 
 if TYPE_CHECKING:
-    from bids_gevnet.dwi.correction import Correction
-    from bids_gevnet.dwi.susceptibility import Susceptibility
+    from bids_gevnet.dwi.model_corrector.corrector import Correction
+    from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility
 
 _MOST_LISTED = 200
 _MOST_PIXELS = 48
@@ -73,7 +73,7 @@ class CorrectSeries(SimpleInterface):
     def _run_interface(self, runtime: Any) -> Any:
         import torch
 
-        from bids_gevnet.dwi.correction import DiffusionSeries, correct_series
+        from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries, correct_series
 
         folder = Path(runtime.cwd)
         series = read_series(self.inputs.image, self.inputs.gradients)
@@ -104,7 +104,7 @@ class CorrectSeries(SimpleInterface):
 
     def _field(self, series: Series, axis: int) -> "tuple[Susceptibility | None, str]":
         """Estimate the susceptibility field from the first usable image, if there is one."""
-        from bids_gevnet.dwi.susceptibility import estimate_field
+        from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
 
         b0 = np.flatnonzero(series.bvals <= self.inputs.b0_threshold)
         images = self.inputs.opposite_images or []
@@ -142,7 +142,7 @@ class CorrectSeries(SimpleInterface):
     def _write(
         self, folder: Path, series: Series, correction: "Correction", slice_axis: int
     ) -> None:
-        from bids_gevnet.dwi.correction import fill_slices
+        from bids_gevnet.dwi.model_corrector.corrector import fill_slices
 
         self._results["image"] = self.inputs.image
         if correction.replacements:
@@ -185,7 +185,7 @@ def eddy_displacement_mm(eddy: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
     Parameters
     ----------
     eddy : (n, 10) array
-        Terms of :mod:`bids_gevnet.dwi.distortion`.
+        Terms of :mod:`bids_gevnet.dwi.model_corrector.warp`.
 
     Returns
     -------

@@ -41,7 +41,7 @@ class TrainGroup(SimpleInterface):
     output_spec = TrainGroupOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
-        from bids_gevnet.learn.group import run_group
+        from bids_gevnet.learn.evaluate.collection import run_group
 
         settings = Settings.from_tables(tomllib.loads(self.inputs.settings), source="the settings")
         result = run_group(

@@ -43,7 +43,7 @@ class Predict(SimpleInterface):
     output_spec = PredictOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
-        from bids_gevnet.learn.prediction import predict, write_prediction
+        from bids_gevnet.learn.models.prediction import predict, write_prediction
 
         folder = Path(runtime.cwd)
         samples, affine = read_image(self.inputs.samples)

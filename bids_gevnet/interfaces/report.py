@@ -11,7 +11,7 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.report.subject import build_subject_report
+from bids_gevnet.report.subject.page import build_subject_report
 
 
 class BuildSubjectReportInputSpec(BaseInterfaceInputSpec):
@@ -65,13 +65,13 @@ class BuildGroupReport(SimpleInterface):
     output_spec = BuildGroupReportOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
-        from bids_gevnet.report.group import build_group_report, write_group_methods
+        from bids_gevnet.report.group.page import build_group_report, write_group_methods
 
         output_dir = Path(self.inputs.output_dir)
         if self.inputs.jobs_file and Path(self.inputs.jobs_file).is_file():
-            from bids_gevnet.learn.jobs import read_jobs
-            from bids_gevnet.learn.saliency_maps import write_saliency_maps
-            from bids_gevnet.report.refit import check_harmonisation
+            from bids_gevnet.learn.evaluate.leakage_refit import check_harmonisation
+            from bids_gevnet.learn.evaluate.saliency_maps import write_saliency_maps
+            from bids_gevnet.learn.train.jobs import read_jobs
 
             jobs, _ = read_jobs(Path(self.inputs.jobs_file))
             write_saliency_maps(jobs)

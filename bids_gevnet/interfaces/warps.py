@@ -17,7 +17,7 @@ from bids_gevnet.dwi.interpolation import resample_series
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bids_gevnet.dwi.distortion import Warp
+    from bids_gevnet.dwi.model_corrector.warp import Warp
     from bids_gevnet.interfaces.series import Series
 
 FloatArray = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ def load_placements(path: str | Path) -> "list[FloatArray | Warp]":
     loaded = np.load(path)
     if isinstance(loaded, np.ndarray):
         return [loaded]
-    from bids_gevnet.dwi.distortion import Warp
+    from bids_gevnet.dwi.model_corrector.warp import Warp
 
     with loaded:
         count = sum(name.startswith("motion_") for name in loaded.files)
@@ -60,7 +60,7 @@ def load_placements(path: str | Path) -> "list[FloatArray | Warp]":
 
 def save_placements(folder: Path, placements: "Sequence[FloatArray | Warp]") -> Path:
     """Write the placements of all runs of a scan into one file."""
-    from bids_gevnet.dwi.distortion import Warp, still_warp
+    from bids_gevnet.dwi.model_corrector.warp import Warp, still_warp
 
     if not any(isinstance(placement, Warp) for placement in placements):
         path = folder / "transforms.npy"
@@ -133,7 +133,7 @@ def resample_placed(
                 out=out,
             )
             continue
-        from bids_gevnet.dwi.distortion import resample_warped
+        from bids_gevnet.dwi.model_corrector.warp import resample_warped
 
         resample_warped(
             data,

@@ -34,12 +34,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.convolution import convolve
 from bids_gevnet.nn.inverse_sqrt import inverse_sqrt
 from bids_gevnet.nn.kappa import QUADRATIC, Kappa
 from bids_gevnet.nn.kmeans import spherical_kmeans
 from bids_gevnet.nn.norm import MomentNorm, add_moments
 from bids_gevnet.nn.staged import Staged
+from bids_gevnet.nn.volume_convolution import convolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.conv import DEFAULT_RADII, GEVConv, Products
 from bids_gevnet.nn.fields import FieldType
+from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEVConv, Products
 from bids_gevnet.nn.nonlinearity import RegularNonlinearity
 from bids_gevnet.nn.pool import SphereMean, TransportPool
 from bids_gevnet.sphere.quadrature import DEFAULT_Q

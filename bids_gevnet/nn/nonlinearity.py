@@ -30,9 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.nn.fused_volterra import Workspace
 from bids_gevnet.nn.geometry import GeometryModule
 from bids_gevnet.nn.norm import MomentNorm
-from bids_gevnet.nn.volterra import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bids_gevnet.nn.geometry import GeometryModule
-from bids_gevnet.nn.operator import BlockedOperator
+from bids_gevnet.nn.response_matrices import BlockedOperator
 from bids_gevnet.sphere.quadrature import DEFAULT_Q, stencil_between
 
 if TYPE_CHECKING:

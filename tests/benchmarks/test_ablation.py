@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.evaluate import read_predictions
-from bids_gevnet.learn.model_files import NETWORKS
+from bids_gevnet.learn.evaluate.scoring import read_predictions
+from bids_gevnet.learn.models.files import NETWORKS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.distributed import Processes, StopRequest, TrainingInterrupted
+from bids_gevnet.learn.train.distributed import Processes, StopRequest, TrainingInterrupted
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -39,7 +39,7 @@ def molecules(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def training(molecules: ModuleType) -> ModuleType:
-    return importlib.import_module("molecule_training")
+    return importlib.import_module("molecules.training")
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ import torch
 from mnist import figures, report
 from mnist.data import FILES, load_digits, read_idx
 from mnist.networks import LARGER, build
+from mnist.schedule import one_cycle
 from mnist.training import Options, Trainer, make_job, train
 from safetensors.torch import load_file
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.distributed import Processes, StopRequest
-from bids_gevnet.learn.loop import one_cycle
-from bids_gevnet.learn.progress import TrainingProgress
+from bids_gevnet.learn.train.distributed import Processes, StopRequest
+from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.nn import zoo
 from bids_gevnet.nn.gevnet import count_parameters
 from bids_gevnet.sphere.icosphere import icosphere

@@ -8,10 +8,11 @@ import pytest
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.conform import conform
-from bids_gevnet.dwi.distortion import still_warp
+from bids_gevnet.dwi.model_corrector.warp import still_warp
 from bids_gevnet.interfaces.confounds import read_confounds
 from bids_gevnet.interfaces.correction import CorrectSeries, eddy_displacement_mm
-from bids_gevnet.interfaces.motion import JoinRuns, ResampleToTemplate
+from bids_gevnet.interfaces.resampling import ResampleToTemplate
+from bids_gevnet.interfaces.runs import JoinRuns
 from bids_gevnet.interfaces.series import Series, read_facts, write_series
 from bids_gevnet.interfaces.warps import (
     is_still,

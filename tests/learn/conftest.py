@@ -15,11 +15,11 @@ import torch
 
 from bids_gevnet.bids.derivatives import DerivativeNames
 from bids_gevnet.bids.writing import write_image, write_json
-from bids_gevnet.learn.distributed import Processes, StopRequest
-from bids_gevnet.learn.group import prepare_group
-from bids_gevnet.learn.jobs import TrainJob, TrainOptions
-from bids_gevnet.learn.progress import TrainingProgress
-from bids_gevnet.learn.training import train_job
+from bids_gevnet.learn.evaluate.collection import prepare_group
+from bids_gevnet.learn.train.distributed import Processes, StopRequest
+from bids_gevnet.learn.train.jobs import TrainJob, TrainOptions
+from bids_gevnet.learn.train.progress import TrainingProgress
+from bids_gevnet.learn.train.trainer import train_job
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 from bids_gevnet.sphere.resampling import distinct_directions
 

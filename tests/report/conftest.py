@@ -397,6 +397,6 @@ def group_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def group_report(group_output: Path) -> Path:
     """Its report."""
-    from bids_gevnet.report.group import build_group_report
+    from bids_gevnet.report.group.page import build_group_report
 
     return build_group_report(group_output)

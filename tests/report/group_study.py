@@ -15,10 +15,10 @@ import numpy as np
 from bids_gevnet.bids.derivatives import DerivativeNames
 from bids_gevnet.bids.writing import write_image, write_json, write_text
 from bids_gevnet.harmonisation.gains import RishGains
-from bids_gevnet.learn.calibration import softmax
-from bids_gevnet.learn.evaluate import evaluate_table
-from bids_gevnet.learn.jobs import TrainOptions
-from bids_gevnet.learn.results import calibrate
+from bids_gevnet.learn.evaluate.predictions_table import calibrate
+from bids_gevnet.learn.evaluate.scoring import evaluate_table
+from bids_gevnet.learn.models.calibration import softmax
+from bids_gevnet.learn.train.jobs import TrainOptions
 
 SHAPE, DEGREES = (12, 14, 12), (0, 2, 4, 6)
 AFFINE = np.array([[15.0, 0, 0, -82], [0, 15, 0, -115], [0, 0, 15, -75], [0, 0, 0, 1]])

@@ -1,0 +1,213 @@
+"""One scan of the cohort and what the tables and sidecars say about it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from bids_gevnet.bids.participants import read_participants
+from bids_gevnet.bids.sidecars import read_metadata, split_name
+from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.learn.cohort.tables import check_table_size, name_people, read_sessions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    Value = float | str | None
+
+SAMPLES_ENDING = "_desc-healpix_dwi.nii.gz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanRow:
+    """One scan of the cohort.
+
+    Parameters
+    ----------
+    participant : str
+        BIDS label without "sub-".
+    session : str or None
+    scan : str
+        What the scan's file names begin with.
+    label : str
+        Class.
+    site : str
+    age, motion : float or None
+        Years; mean framewise displacement in mm.
+    sex : str or None
+    covariates : mapping of name to value
+        What harmonisation accounts for.
+    image, mask : Path
+        Spherical samples and brain mask in template space.
+    """
+
+    participant: str
+    session: str | None
+    scan: str
+    label: str
+    site: str
+    age: float | None
+    sex: str | None
+    motion: float | None
+    covariates: Mapping[str, Value]
+    image: Path
+    mask: Path
+
+
+class ScanFacts:
+    """What is known of each scan beside its image."""
+
+    def __init__(
+        self, table: pd.DataFrame, bids_dir: Path, site: str | None, covariates: tuple[str, ...]
+    ) -> None:
+        self.table, self.bids_dir = table, bids_dir
+        self.site = site or ("site" if "site" in table.columns else None)
+        self.covariates = covariates
+        self.warnings: list[str] = []
+        absent = [name for name in covariates if name not in table.columns]
+        if absent:
+            self.warnings.append(
+                f"participants.tsv has no column {', '.join(absent)}: harmonisation does not "
+                "account for it."
+            )
+        self._sessions: dict[str, dict[str, dict[str, str]]] = {}
+
+    def row(self, image: Path, target: str) -> ScanRow | None:
+        """Everything about one scan; None if it has no label."""
+        entities, _ = split_name(image)
+        subject, session = entities["sub"], entities.get("ses")
+        label = self._value(subject, session, target)
+        if label is None:
+            return None
+        scan = scan_name(image)
+        age = _number(self._value(subject, session, "age"))
+        sex = self._value(subject, session, "sex")
+        values: dict[str, Value] = {}
+        for name in self.covariates:
+            text = self._value(subject, session, name)
+            number = _number(text)
+            values[name] = text if number is None else number
+        return ScanRow(
+            participant=subject,
+            session=session,
+            scan=scan,
+            label=label,
+            site=self.site_of(entities),
+            age=age,
+            sex=sex,
+            motion=mean_motion(image.with_name(f"{scan}_desc-confounds_timeseries.tsv")),
+            covariates=values,
+            image=image,
+            mask=image.with_name(
+                image.name.removesuffix(SAMPLES_ENDING) + "_desc-brain_mask.nii.gz"
+            ),
+        )
+
+    def _value(self, subject: str, session: str | None, column: str) -> str | None:
+        """Cell of sessions.tsv, else of participants.tsv, without blanks around it."""
+        if session is not None and subject not in self._sessions:
+            self._sessions[subject] = read_sessions(self.bids_dir, subject)
+        own = self._sessions.get(subject, {}).get(session or "", {}).get(column)
+        if own is not None:
+            return own
+        if column not in self.table.columns or subject not in self.table.index:
+            return None
+        cell: object = self.table.at[subject, column]
+        return cell.strip() or None if isinstance(cell, str) else None
+
+    def site_of(self, entities: Mapping[str, str]) -> str:
+        """Site of a scan: from the tables, else the scanner of the sidecars."""
+        subject, session = entities["sub"], entities.get("ses")
+        named = self._value(subject, session, self.site) if self.site is not None else None
+        return named or scanner_name(self.bids_dir, entities)
+
+
+def scan_name(image: Path) -> str:
+    """Name of the scan that a derivative belongs to: all before its space."""
+    return image.name.split("_space-", 1)[0]
+
+
+def dataset_name(bids_dir: Path) -> str:
+    """Name in dataset_description.json, or nothing."""
+    try:
+        content = json.loads((bids_dir / "dataset_description.json").read_text(encoding="utf-8"))
+        return str(content["Name"])[:1000]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def scan_site(bids_dir: Path, entities: Mapping[str, str], column: str | None = None) -> str:
+    """Site of one scan, found as for a cohort; a missing table leaves the scanner's name.
+
+    Parameters
+    ----------
+    bids_dir : Path
+        The raw dataset.
+    entities : mapping
+        The scan's: sub, ses, acq, dir, run, as far as it has them.
+    column : str, optional
+        Of participants.tsv; `site` by default.
+    """
+    if not (bids_dir / "participants.tsv").is_file():
+        return scanner_name(bids_dir, entities)
+    return ScanFacts(read_people(bids_dir), bids_dir, column, ()).site_of(entities)
+
+
+def read_people(bids_dir: Path) -> pd.DataFrame:
+    """Read participants.tsv, indexed by label; refuse absurd sizes and repeated people."""
+    check_table_size(bids_dir / "participants.tsv")
+    table = read_participants(bids_dir)
+    names = table["participant_id"].astype(str).str.removeprefix("sub-")
+    twice = sorted(names[names.duplicated()])
+    if twice:
+        raise InputError(
+            expected="one row per participant in participants.tsv",
+            found=f"several for {name_people(twice)}",
+            remedy="put what differs between sessions into sub-X/sub-X_sessions.tsv",
+        )
+    return table.set_index(names)
+
+
+def scanner_name(bids_dir: Path, entities: Mapping[str, str]) -> str:
+    """Manufacturer, model and field strength from the raw sidecars, or "unknown"."""
+    folder = bids_dir / f"sub-{entities['sub']}"
+    if "ses" in entities:
+        folder = folder / f"ses-{entities['ses']}"
+    wanted = {key: entities[key] for key in ("sub", "ses", "acq", "dir", "run") if key in entities}
+    for image in sorted((folder / "dwi").glob("*_dwi.nii*")):
+        named, _ = split_name(image)
+        if wanted.items() <= named.items():
+            try:
+                metadata = read_metadata(image, bids_dir)
+            except BidsGevnetError:
+                break
+            keys = ("Manufacturer", "ManufacturersModelName", "MagneticFieldStrength")
+            parts = [metadata.get(key) for key in keys]
+            words = [str(part)[:100] for part in parts if isinstance(part, (str, int, float))]
+            return "_".join(words) or "unknown"
+    return "unknown"
+
+
+def mean_motion(path: Path) -> float | None:
+    """Mean framewise displacement in mm, or None where it is not known."""
+    try:
+        table = pd.read_csv(path, sep="\t", na_values=["n/a"], usecols=["framewise_displacement"])
+        values = table["framewise_displacement"].to_numpy(dtype=float)
+    except (OSError, ValueError):
+        return None
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text) if text is not None else math.nan
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,222 @@
+"""What simpler models reach on the same folds: site, motion, age and sex, mean RISH features.
+
+All are logistic regressions with weights that make classes equally important, as the network's
+samples do. Imputation, scaling and encoding are part of a scikit-learn pipeline that is fitted to
+the training scans of a fold, so nothing of the test scans gets in.
+
+The RISH features of a scan are, over its brain, mean and standard deviation of the log energy of
+each degree and of the generalised anisotropy
+
+    GFA = sqrt(1 - RISH_0 / sum_l RISH_l),
+
+the share of the signal's spread over directions (after Tuch 2004). They are read from the maps of
+the store (smoothed, as harmonisation uses them) and harmonised with the gains of the fold's
+network: on log energies, gain g adds 2 log g.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from bids_gevnet.harmonisation.gains import load_gains
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from bids_gevnet.harmonisation.gains import RishGains
+    from bids_gevnet.learn.cohort.scan_rows import ScanRow
+    from bids_gevnet.learn.cohort.store import StoredScan
+
+    Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """One simple model.
+
+    Parameters
+    ----------
+    title : str
+    about : str
+        A sentence for the report.
+    confound : bool
+        Whether it knows nothing of the brain: the network should do better.
+    numbers, words : tuples of str
+        Columns it is fitted to; "rish" stands for all RISH features.
+    """
+
+    title: str
+    about: str
+    confound: bool = True
+    numbers: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+BASELINES = {
+    "site": Baseline(
+        title="Site alone",
+        about="Logistic regression on the site, one indicator for each.",
+        words=("site",),
+    ),
+    "motion": Baseline(
+        title="Motion alone",
+        about="Logistic regression on mean framewise displacement.",
+        numbers=("motion",),
+    ),
+    "age_sex": Baseline(
+        title="Age and sex alone",
+        about="Logistic regression on age and sex.",
+        numbers=("age",),
+        words=("sex",),
+    ),
+    "rish": Baseline(
+        title="Mean RISH features",
+        about=(
+            "Logistic regression on mean and standard deviation over the brain of the log energy "
+            "of each degree and of the generalised anisotropy, harmonised as for the network."
+        ),
+        confound=False,
+        numbers=("rish",),
+    ),
+}
+"""By their name in the column `model` of group_predictions.tsv."""
+
+
+def scan_table(rows: Sequence[ScanRow]) -> pd.DataFrame:
+    """Columns site, motion, age and sex of each scan; NaN or an empty word where missing."""
+    return pd.DataFrame(
+        {
+            "site": [row.site for row in rows],
+            "sex": [row.sex or "" for row in rows],
+            "age": np.array([np.nan if row.age is None else row.age for row in rows], float),
+            "motion": np.array(
+                [np.nan if row.motion is None else row.motion for row in rows], float
+            ),
+        }
+    )
+
+
+def rish_table(
+    scans: Sequence[StoredScan], sites: Sequence[str], gains: RishGains | None
+) -> pd.DataFrame:
+    """RISH features of each scan, harmonised if there are gains.
+
+    Parameters
+    ----------
+    scans : sequence of StoredScan
+    sites : sequence of str
+        Of each scan; one that the gains do not know is left as it is.
+    gains : RishGains or None
+    """
+    features = [
+        rish_features_of(scan.log_rish, _log_gains(gains, site))
+        for scan, site in zip(scans, sites, strict=True)
+    ]
+    return pd.DataFrame(features, columns=[f"rish{i}" for i in range(len(features[0]))])
+
+
+def rish_features_of(log_rish: NDArray[np.floating[Any]], log_gains: Floats | None) -> Floats:
+    """Mean and standard deviation of each degree's log energy and of GFA over the brain.
+
+    Parameters
+    ----------
+    log_rish : (X, Y, Z, n_degrees) array
+        NaN away from the brain.
+    log_gains : (X, Y, Z, n_degrees) array, optional
+
+    Returns
+    -------
+    features : (2 n_degrees + 2,) array
+    """
+    inside = np.isfinite(log_rish).all(axis=-1)
+    energy = log_rish[inside].astype(np.float64)  # (n_voxels, n_degrees)
+    if log_gains is not None:
+        energy += 2 * log_gains[inside]
+    ratio = np.exp(energy[:, 0] - np.logaddexp.reduce(energy, axis=1))
+    columns = np.column_stack([energy, np.sqrt(np.maximum(1 - ratio, 0))])
+    features: Floats = np.concatenate([columns.mean(axis=0), columns.std(axis=0)])
+    return features
+
+
+def _log_gains(gains: RishGains | None, site: str) -> Floats | None:
+    if gains is None or not gains.corrects(site):
+        return None
+    logs: Floats = np.log(gains.gains[gains.sites.index(site)].astype(np.float64))
+    return logs
+
+
+def read_gains(model_dir: Path) -> RishGains | None:
+    """Gains that a model was trained with, if it was."""
+    path = model_dir / "harmonisation.npz"
+    return load_gains(path) if path.is_file() else None
+
+
+def fit_predict(
+    baseline: Baseline,
+    table: pd.DataFrame,
+    truth: NDArray[np.intp],
+    training: Sequence[int],
+    testing: Sequence[int],
+    classes: int,
+) -> Floats:
+    """Fit a baseline to the training scans and predict the others.
+
+    Parameters
+    ----------
+    baseline : Baseline
+    table : DataFrame
+        A row per scan, from `scan_table` and `rish_table`.
+    truth : (n_scans,) array of int
+    training, testing : sequences of int
+        Rows.
+    classes : int
+
+    Returns
+    -------
+    probabilities : (n_testing, classes) array
+        0 for a class that is not among the training scans.
+    """
+    numbers = [
+        name
+        for name in table.columns
+        if name in baseline.numbers or ("rish" in baseline.numbers and name.startswith("rish"))
+    ]
+    # A column without a single value in training cannot be imputed from it.
+    known = [name for name in numbers if table[name].iloc[list(training)].notna().any()]
+    labels = truth[list(training)]
+    chances = np.zeros((len(testing), classes))
+    if not known and not baseline.words:
+        chances[:, np.unique(labels)] = 1 / len(np.unique(labels))
+        return chances
+    model = _pipeline(known, list(baseline.words))
+    columns = table[[*known, *baseline.words]]
+    with warnings.catch_warnings():
+        # A site that training has not seen has no indicator: that is what should happen.
+        warnings.filterwarnings("ignore", message="Found unknown categories", category=UserWarning)
+        model.fit(columns.iloc[list(training)], labels)
+        chances[:, model.classes_] = model.predict_proba(columns.iloc[list(testing)])
+    return chances
+
+
+def _pipeline(numbers: list[str], words: list[str]) -> Any:
+    """Impute and scale numbers, encode words, regress; all fitted together."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    imputed = make_pipeline(SimpleImputer(strategy="median"), StandardScaler())
+    encoded = OneHotEncoder(handle_unknown="ignore")
+    parts = [("numbers", imputed, numbers)] if numbers else []
+    parts += [("words", encoded, words)] if words else []
+    regression = LogisticRegression(class_weight="balanced", max_iter=1000)
+    return make_pipeline(ColumnTransformer(parts), regression)

@@ -1,0 +1,284 @@
+"""Every figure of the group level, from group_predictions.tsv and nothing else.
+
+`evaluate_table` takes the table of held-out predictions and gives what group_metrics.json says
+about them; the group level writes that file through this function only, so anybody can have the
+same numbers from the table. Point estimates are scikit-learn's; intervals are those of
+`bids_gevnet.learn.evaluate.intervals`, the test that of `bids_gevnet.learn.evaluate.permutation`.
+
+`METHODS` says in sentences what each interval is; the report prints them.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from bids_gevnet.learn.evaluate.ablation import ablation_table, network_title
+from bids_gevnet.learn.evaluate.baselines import BASELINES
+from bids_gevnet.learn.evaluate.curves import HeldOut, pr_curves, reliability, roc_curves
+from bids_gevnet.learn.evaluate.intervals import (
+    CONFIDENCE,
+    NOTHING,
+    Resamples,
+    Value,
+    mover_mean,
+    paired_difference,
+)
+from bids_gevnet.learn.evaluate.measures import measure
+from bids_gevnet.learn.evaluate.permutation import permutation_test
+from bids_gevnet.learn.models.files import NETWORKS
+
+FORMAT = "bids_gevnet group metrics 2"
+SCHEMES = ("folds", "leave-site-out")
+METHODS = {
+    "unit": "The unit of all intervals and tests is the participant: several scans of a person "
+    "count as one person.",
+    "wilson": "Wilson score interval (Wilson 1927), n in participants.",
+    "mover": "Balanced accuracy: mean of the recalls, interval from their Wilson limits (MOVER, "
+    "Zou and Donner 2008).",
+    "mover_paired": "Difference of two models' balanced accuracies on the same participants: "
+    "paired MOVER (Newcombe 1998, method 10, averaged over classes).",
+    "newcombe": "Area under the ROC curve of two classes: score interval (Newcombe 2006, method "
+    "5), n in participants.",
+    "boyd": "Average precision of two classes: Wilson interval with n the participants of the "
+    "positive class (after Boyd, Eng and Page 2013).",
+    "bootstrap": "Percentile bootstrap over participants, drawn within their class, seeded.",
+    "permutation": "Labels exchanged among the participants of each site, predictions as they "
+    "are, nothing trained again: tests whether predictions and labels go together within sites. "
+    "p = (1 + permutations at least as good) / (1 + permutations).",
+    "roc_band": "Mean of the folds' ROC curves at 101 false positive rates, with one standard "
+    "deviation over folds on either side.",
+    "calibration": "Ten bins of equal width; the expected calibration error is the mean of "
+    "|observed - predicted| over bins, weighted by their scans.",
+    "cross_validation": "Intervals say how well these held-out participants pin down the figures; "
+    "they do not cover how models trained on another sample would differ. On few participants a "
+    "model without information falls below chance: whoever is held out is missing from training.",
+}
+_SUMMED = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "brier", "log_loss")
+_CHANCE = "prob_"
+
+
+def read_predictions(path: Path) -> pd.DataFrame:
+    """Read group_predictions.tsv; labels stay the text they are, even "NA" or a quote."""
+    table = pd.read_csv(
+        path, sep="\t", dtype=str, keep_default_na=False, na_values=[], quoting=csv.QUOTE_NONE
+    )
+    table["fold"] = table["fold"].astype(int)
+    for name in table.columns:
+        if name.startswith(_CHANCE):
+            cells = [np.nan if cell == "n/a" else float(cell) for cell in table[name]]
+            table[name] = np.array(cells, dtype=np.float64)
+    return table
+
+
+def evaluate_table(
+    table: pd.DataFrame | Path, *, seed: int = 0, resamples: int = 2000, permutations: int = 2000
+) -> dict[str, Any]:
+    """Evaluate all held-out predictions.
+
+    Parameters
+    ----------
+    table : DataFrame or Path
+        From `read_predictions`, or the file.
+    seed : int
+        Of bootstrap and permutations.
+    resamples, permutations : int
+
+    Returns
+    -------
+    content : dict
+        All of group_metrics.json but the facts of training and the warnings.
+    """
+    rows = read_predictions(table) if isinstance(table, Path) else table
+    settings = _Settings(seed, resamples, permutations)
+    tasks = [
+        _evaluate_task(str(name), rows[rows["task"] == name], settings)
+        for name in dict.fromkeys(rows["task"])
+    ]
+    return {
+        "format": FORMAT,
+        "confidence": CONFIDENCE,
+        "seed": seed,
+        "resamples": resamples,
+        "permutations": permutations,
+        "methods": dict(METHODS),
+        "baselines": [
+            {"model": name, "title": own.title, "confound": own.confound, "about": own.about}
+            for name, own in BASELINES.items()
+        ],
+        "tasks": tasks,
+        "ablation": ablation_table(tasks),
+    }
+
+
+class _Settings:
+    """Seed and counts, handed down."""
+
+    def __init__(self, seed: int, resamples: int, permutations: int) -> None:
+        self.seed, self.resamples, self.permutations = seed, resamples, permutations
+
+    def draw(self, held_out: HeldOut) -> Resamples:
+        return Resamples(
+            list(held_out.people), held_out.truth.tolist(), count=self.resamples, seed=self.seed
+        )
+
+
+def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[str, Any]:
+    columns = [name for name in rows.columns if name.startswith(_CHANCE)]
+    labels = tuple(
+        name.removeprefix(_CHANCE) for name in columns if bool(rows[name].notna().any())
+    )
+    parts = _split_models(rows, labels)
+    models: list[dict[str, Any]] = []
+    for (kind, model), schemes in parts.items():
+        title = network_title(model) if kind == "network" else _baseline_title(model)
+        models.append(
+            {
+                "kind": kind,
+                "model": model,
+                "title": title,
+                "schemes": {name: evaluate(own, settings, name) for name, own in schemes.items()},
+            }
+        )
+    everybody = rows.drop_duplicates("scan")
+    return {
+        "task": task,
+        "title": " v. ".join(labels),
+        "labels": list(labels),
+        "positive": labels[1] if len(labels) == 2 else None,
+        "chance": 1 / len(labels),
+        "n_scans": len(everybody),
+        "n_participants": int(everybody["participant_id"].nunique()),
+        "cohort": _count(everybody, labels),
+        "models": models,
+        "comparisons": _compare(parts),
+    }
+
+
+def _baseline_title(model: str) -> str:
+    return BASELINES[model].title if model in BASELINES else model
+
+
+def _split_models(
+    rows: pd.DataFrame, labels: tuple[str, ...]
+) -> dict[tuple[str, str], dict[str, HeldOut]]:
+    """Held-out predictions by model and scheme: networks first, in the order of Table 3."""
+
+    def order(key: tuple[str, str]) -> tuple[bool, int, str]:
+        known = NETWORKS if key[0] == "network" else tuple(BASELINES)
+        return key[0] != "network", known.index(key[1]) if key[1] in known else 99, key[1]
+
+    pairs = sorted(set(zip(rows["kind"], rows["model"], strict=True)), key=order)
+    parts: dict[tuple[str, str], dict[str, HeldOut]] = {}
+    for kind, model in pairs:
+        own = rows[(rows["kind"] == kind) & (rows["model"] == model)]
+        parts[kind, model] = {
+            scheme: _held_out(own[own["scheme"] == scheme], labels)
+            for scheme in SCHEMES
+            if bool((own["scheme"] == scheme).any())
+        }
+    return parts
+
+
+def _held_out(rows: pd.DataFrame, labels: tuple[str, ...]) -> HeldOut:
+    ordered = rows.sort_values("scan", kind="stable")
+    return HeldOut(
+        labels=labels,
+        scans=np.array(ordered["scan"].tolist(), dtype=str),
+        truth=np.array([labels.index(label) for label in ordered["label"]], dtype=np.intp),
+        probabilities=ordered[[_CHANCE + label for label in labels]].to_numpy(dtype=np.float64),
+        folds=ordered["fold"].to_numpy(dtype=np.intp),
+        people=np.array(ordered["participant_id"].tolist(), dtype=str),
+        sites=np.array(ordered["site"].tolist(), dtype=str),
+    )
+
+
+def evaluate(held_out: HeldOut, settings: _Settings, scheme: str) -> dict[str, Any]:
+    """Evaluate one model under one scheme: pooled, by fold, by site, curves and test."""
+    folds: list[dict[str, Any]] = []
+    for fold in np.unique(held_out.folds):
+        own = held_out.part(held_out.folds == fold)
+        site = str(own.sites[0]) if scheme == "leave-site-out" else None
+        folds.append({"fold": int(fold), "site": site} | measure(own, settings.draw(own)))
+    sites: list[dict[str, Any]] = []
+    for site in np.unique(held_out.sites):
+        own = held_out.part(held_out.sites == site)
+        sites.append({"site": str(site)} | measure(own, settings.draw(own)))
+    return {
+        "pooled": measure(held_out, settings.draw(held_out)),
+        "folds": folds,
+        "fold_summary": {
+            name: _summary([fold[name]["value"] for fold in folds]) for name in _SUMMED
+        },
+        "sites": sites,
+        "roc": roc_curves(held_out),
+        "pr": pr_curves(held_out),
+        "calibration": reliability(held_out),
+        "permutation": permutation_test(
+            held_out.truth,
+            held_out.probabilities,
+            list(held_out.people),
+            list(held_out.sites),
+            count=settings.permutations,
+            seed=settings.seed,
+        ),
+    }
+
+
+def _summary(values: list[float | None]) -> dict[str, float | int | None]:
+    """Mean and standard deviation over the folds that have a value."""
+    known = [value for value in values if value is not None]
+    return {
+        "mean": float(np.mean(known)) if known else None,
+        "sd": float(np.std(known, ddof=1)) if len(known) > 1 else None,
+        "folds": len(known),
+    }
+
+
+def _count(rows: pd.DataFrame, labels: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Participants and scans of every site and label, zeros too."""
+    counts = []
+    for site in sorted(set(rows["site"])):
+        for label in labels:
+            own = rows[(rows["site"] == site) & (rows["label"] == label)]
+            people = int(own["participant_id"].nunique())
+            counts.append(
+                {"site": site, "label": label, "participants": people, "scans": len(own)}
+            )
+    return counts
+
+
+def _compare(parts: dict[tuple[str, str], dict[str, HeldOut]]) -> list[dict[str, Any]]:
+    """Balanced accuracy of every network less that of every baseline, on the same people."""
+    comparisons = []
+    for (kind, network), schemes in parts.items():
+        for (other, baseline), rivals in parts.items():
+            if (kind, other) != ("network", "baseline"):
+                continue
+            comparisons += [
+                {
+                    "scheme": scheme,
+                    "network": network,
+                    "baseline": baseline,
+                    "confound": baseline in BASELINES and BASELINES[baseline].confound,
+                    "balanced_accuracy_difference": _difference(own, rivals[scheme]),
+                }
+                for scheme, own in schemes.items()
+                if scheme in rivals
+            ]
+    return comparisons
+
+
+def _difference(first: HeldOut, second: HeldOut) -> Value:
+    if not np.array_equal(first.scans, second.scans):
+        return NOTHING
+    differences = []
+    for k in range(len(first.labels)):
+        own = first.truth == k
+        right = (first.predicted[own] == k, second.predicted[own] == k)
+        differences.append(paired_difference(*right, first.participants(k)))
+    return mover_mean(differences, method="mover_paired")

@@ -1,0 +1,225 @@
+"""A new scan and a trained model: probabilities, and how far to trust them.
+
+A prediction for somebody the model was trained on is no prediction. Such a person is recognised
+by the scan's content, or by dataset and label together (or the label alone, if either side does
+not know its dataset), and refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from bids_gevnet.bids.sidecars import split_name
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.learn.cohort.scan_rows import dataset_name, mean_motion, scan_name, scan_site
+from bids_gevnet.learn.cohort.store import fingerprint, mean_log_rish, to_half, to_volume
+from bids_gevnet.learn.cohort.tables import tsv_cell
+from bids_gevnet.learn.models.calibration import softmax
+from bids_gevnet.learn.models.files import load_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from bids_gevnet.learn.models.files import ModelCard
+
+_GRID_TOLERANCE_MM = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a model says about a scan.
+
+    Parameters
+    ----------
+    probabilities : dict of label to float
+        Calibrated; they add up to 1.
+    label : str
+        The most probable class.
+    task, network : str
+    warnings : tuple of str
+        Where the scan lies outside of what the model was trained on.
+    """
+
+    probabilities: dict[str, float]
+    label: str
+    task: str
+    network: str
+    warnings: tuple[str, ...] = field(default=())
+
+
+def predict(
+    model_dir: Path,
+    samples: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    *,
+    affine: NDArray[np.floating[Any]] | None = None,
+    site: str,
+    participant: str,
+    dataset: str = "",
+    motion: float | None = None,
+) -> Prediction:
+    """Predict the class of one scan.
+
+    Parameters
+    ----------
+    model_dir : Path
+        Folder with model.json.
+    samples : (X, Y, Z, 6 nside^2) array
+        S/b0 at the distinct HEALPix points.
+    mask : (X, Y, Z) bool array
+        Brain.
+    affine : (4, 4) array, optional
+        Voxel to template mm, to check against the model's.
+    site : str
+        As the model's training data name it.
+    participant : str
+        Label, with or without "sub-".
+    dataset : str
+        Name of the dataset the scan is from.
+    motion : float, optional
+        Mean framewise displacement in mm.
+    """
+    network, card, gains = load_model(model_dir)
+    _check_grid(card, samples, mask, affine)
+    brain = to_half(samples[mask])
+    _refuse_training(card, participant, dataset, fingerprint(brain, mask))
+    values = brain.astype(np.float32) if gains is None else gains.apply(brain, site, mask)
+    volume, voxels = to_volume(values, mask)
+    with torch.no_grad():
+        scores = network(volume[None], voxels[None])[0].double().numpy()
+    chances = [float(p) for p in softmax(scores, card.temperature)]
+    return Prediction(
+        probabilities=dict(zip(card.labels, chances, strict=True)),
+        label=card.labels[int(np.argmax(chances))],
+        task=card.task,
+        network=card.network,
+        warnings=out_of_range(card, site=site, motion=motion, values=values),
+    )
+
+
+def predict_scan(
+    model_dir: Path, image: Path, mask: Path, *, bids_dir: Path, site_column: str | None = None
+) -> Prediction:
+    """Predict the class of a scan from what the participant level wrote.
+
+    Parameters
+    ----------
+    model_dir : Path
+    image : Path
+        S_..._desc-healpix_dwi.nii.gz; the table of confounds is looked for beside it.
+    mask : Path
+        S_..._desc-brain_mask.nii.gz.
+    bids_dir : Path
+        The raw dataset, for the site.
+    site_column : str, optional
+        Column of participants.tsv with the site.
+    """
+    import nibabel as nib
+
+    entities, _ = split_name(image)
+    loaded = nib.load(image)
+    confounds = image.with_name(f"{scan_name(image)}_desc-confounds_timeseries.tsv")
+    return predict(
+        model_dir,
+        loaded.get_fdata(dtype=np.float32),
+        np.asarray(nib.load(mask).dataobj) > 0,
+        affine=loaded.affine,
+        site=scan_site(bids_dir, entities, site_column),
+        participant=entities["sub"],
+        dataset=dataset_name(bids_dir),
+        motion=mean_motion(confounds),
+    )
+
+
+def out_of_range(
+    card: ModelCard,
+    *,
+    site: str,
+    motion: float | None,
+    values: NDArray[np.float32],
+) -> tuple[str, ...]:
+    """Say where a scan is unlike all that the model was trained on.
+
+    Parameters
+    ----------
+    card : ModelCard
+    site : str
+    motion : float or None
+        Mean framewise displacement in mm.
+    values : (n_voxels, 6 nside^2) array
+        Harmonised samples in the brain.
+    """
+    found = []
+    if site not in card.sites:
+        found.append(
+            f"The site {site} is not among those the model was trained on: its scans could not be "
+            "harmonised."
+        )
+    if motion is not None and card.max_motion is not None and motion > card.max_motion:
+        found.append(
+            f"The head moved more ({motion:.2f} mm on average) than in any scan the model was "
+            f"trained on ({card.max_motion:.2f} mm)."
+        )
+    energies = mean_log_rish(values, nside=card.nside)
+    degrees = fit_limits(card.nside)[1]
+    for degree, energy, low, high in zip(
+        degrees, energies, card.rish_low, card.rish_high, strict=True
+    ):
+        if not low <= energy <= high:
+            found.append(
+                f"The energy of degree {degree} of the signal ({np.exp(energy):.3g}) is outside "
+                f"the range of the training scans ({np.exp(low):.3g} to {np.exp(high):.3g})."
+            )
+    return tuple(found)
+
+
+def write_prediction(path: Path, prediction: Prediction) -> None:
+    """Write S_model-gevnet_prediction.tsv: one row per class."""
+    lines = [("task", "network", "label", "probability", "warnings")]
+    notes = " ".join(prediction.warnings) or None
+    for label, chance in prediction.probabilities.items():
+        cells = (prediction.task, prediction.network, label, chance, notes)
+        lines.append(tuple(tsv_cell(cell) for cell in cells))  # type: ignore[arg-type]
+    write_text(path, "".join("\t".join(line) + "\n" for line in lines))
+
+
+def _check_grid(
+    card: ModelCard,
+    samples: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    affine: NDArray[np.floating[Any]] | None,
+) -> None:
+    expected = (*card.shape, 6 * card.nside**2)
+    moved = affine is not None and (
+        np.abs(np.asarray(affine) - np.asarray(card.affine)).max() > _GRID_TOLERANCE_MM
+    )
+    if samples.shape != expected or mask.shape != card.shape or moved:
+        raise InputError(
+            expected=f"a scan on the model's grid, {expected}",
+            found=f"samples {samples.shape} and mask {mask.shape}"
+            + (", in another place" if moved else ""),
+            remedy="process the scan with the template, resolution and nside of the training data",
+        )
+    if not mask.any():
+        raise ParticipantError(
+            expected="a brain mask", found="an empty one", remedy="check the masking of this scan"
+        )
+
+
+def _refuse_training(card: ModelCard, participant: str, dataset: str, content: str) -> None:
+    label = participant.removeprefix("sub-")
+    same_dataset = not card.dataset or not dataset or card.dataset == dataset
+    if content in card.fingerprints or (same_dataset and label in card.participants):
+        raise ParticipantError(
+            expected="a participant the model has not seen",
+            found=f"sub-{label}, who was in its training data",
+            remedy="take the held-out result of group_predictions.tsv for this participant",
+        )

@@ -1,0 +1,95 @@
+"""From the store to tensors: harmonised, mixed, batched, one batch ahead."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from bids_gevnet.learn.cohort.store import StoredScan, to_volume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from bids_gevnet.harmonisation.gains import RishGains
+    from bids_gevnet.learn.train.jobs import JobScan
+    from bids_gevnet.learn.train.mixup import Mixture
+
+    Batch = tuple[Tensor, Tensor, Tensor]
+
+
+class ScanReader:
+    """Read scans of the store, harmonise and mix them; holds none of them.
+
+    Parameters
+    ----------
+    scans : sequence of JobScan
+    gains : RishGains or None
+        Harmonisation fitted to the training scans.
+    """
+
+    def __init__(self, scans: Sequence[JobScan], gains: RishGains | None) -> None:
+        self.scans = tuple(scans)
+        self.stored = tuple(StoredScan(Path(scan.folder)) for scan in scans)
+        self.gains = gains
+
+    def read(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Harmonised samples in the mask, (n_voxels, points), and the mask, (X, Y, Z)."""
+        stored = self.stored[index]
+        mask, samples = stored.mask, stored.samples
+        if self.gains is None:
+            return samples.astype(np.float32), mask
+        return self.gains.apply(samples, self.scans[index].site, mask), mask
+
+    def mix(self, mixture: Mixture) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Make samples and mask of a mixture; its brain is where both scans have theirs."""
+        first, first_mask = self.read(mixture.first)
+        if mixture.weight == 1.0:
+            return first, first_mask
+        second, second_mask = self.read(mixture.second)
+        both = first_mask & second_mask
+        first, second = first[both[first_mask]], second[both[second_mask]]
+        first *= mixture.weight
+        second *= 1 - mixture.weight
+        return first + second, both
+
+    def batch(self, mixtures: Sequence[Mixture]) -> Batch:
+        """Make scans (n, points, X, Y, Z), masks (n, X, Y, Z) and classes (n,)."""
+        pieces = [to_volume(*self.mix(mixture)) for mixture in mixtures]
+        volumes, masks = (torch.stack(part) for part in zip(*pieces, strict=True))
+        return volumes, masks, torch.tensor([mixture.label for mixture in mixtures])
+
+    def single(self, index: int) -> tuple[Tensor, Tensor]:
+        """One scan as a batch of one."""
+        volume, mask = to_volume(*self.read(index))
+        return volume[None], mask[None]
+
+    def random_volumes(self, seed: int) -> Iterator[Tensor]:
+        """Single directions of random scans, (X, Y, Z) tensors, without end."""
+        rng = np.random.default_rng(seed)
+        while True:
+            samples, mask = self.read(int(rng.integers(len(self.scans))))
+            volume = torch.zeros(mask.shape)
+            volume[torch.from_numpy(mask)] = torch.from_numpy(
+                samples[:, rng.integers(samples.shape[1])].copy()
+            )
+            yield volume
+
+
+def read_ahead(reader: ScanReader, plans: Iterable[Sequence[Mixture]]) -> Iterator[Batch]:
+    """Make batches while the one before is computed with: two in memory at a time."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pending = None
+        for plan in plans:
+            following = pool.submit(reader.batch, plan)
+            if pending is not None:
+                yield pending.result()
+            pending = following
+        if pending is not None:
+            yield pending.result()

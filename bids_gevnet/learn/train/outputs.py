@@ -1,0 +1,102 @@
+"""What a training leaves: the model's card, its learning curve, scores of held-out people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.errors import InputError
+from bids_gevnet.learn.models.files import ModelCard, read_card
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bids_gevnet.harmonisation.gains import RishGains
+    from bids_gevnet.learn.train.jobs import TrainJob
+
+CURVE = (
+    "epoch",
+    "learning_rate",
+    "train_loss",
+    "train_accuracy",
+    "held_out_loss",
+    "held_out_accuracy",
+)
+
+
+def is_finished(job: TrainJob) -> bool:
+    """Whether the job's model is there, with the results of its held-out people."""
+    folder = Path(job.model_dir)
+    if not (folder / "held_out.json").is_file():
+        return False
+    try:
+        return read_card(folder).digest == job.digest
+    except InputError:
+        return False
+
+
+def make_card(
+    job: TrainJob,
+    gains: RishGains | None,
+    fingerprints: Iterable[str],
+    energies: np.ndarray[Any, np.dtype[np.float64]],
+) -> ModelCard:
+    """Describe a model that was trained.
+
+    Parameters
+    ----------
+    job : TrainJob
+    gains : RishGains or None
+    fingerprints : iterable of str
+        Of the training scans.
+    energies : (n_scans, n_degrees) array
+        Log mean energy of each degree of each training scan, harmonised.
+    """
+    # Four standard deviations beyond the mean, and never inside what was seen.
+    spread = 4 * energies.std(axis=0)
+    low = np.minimum(energies.mean(axis=0) - spread, energies.min(axis=0))
+    high = np.maximum(energies.mean(axis=0) + spread, energies.max(axis=0))
+    motion = [scan.motion for scan in job.training if scan.motion is not None]
+    return ModelCard(
+        network=job.options.network,
+        labels=job.labels,
+        task=job.task,
+        fold=job.fold,
+        nside=job.nside,
+        strides=job.options.strides,
+        shape=job.shape,
+        affine=job.affine,
+        temperature=1.0,
+        options=asdict(job.options),
+        participants=tuple(sorted({scan.participant for scan in job.training})),
+        fingerprints=tuple(sorted(fingerprints)),
+        dataset=job.dataset,
+        sites=tuple(sorted({scan.site for scan in job.training})),
+        max_motion=max(motion, default=None),
+        rish_low=tuple(low.tolist()),
+        rish_high=tuple(high.tolist()),
+        harmonised=gains is not None,
+        warnings=gains.warnings if gains is not None else (),
+        digest=job.digest,
+    )
+
+
+def curve_text(rows: Sequence[dict[str, float | int | None]]) -> str:
+    """Write a learning curve as CSV."""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, CURVE, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()
+
+
+def read_held_out(folder: Path) -> dict[str, list[float]]:
+    """Scores of the people a model was not trained on, by scan."""
+    content = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    return {entry["scan"]: entry["scores"] for entry in content["scans"]}

@@ -1,0 +1,100 @@
+"""Start the training processes: torchrun for several, this process for one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.learn.train.distributed import STOP_SIGNALS, TrainingInterrupted
+from bids_gevnet.learn.train.loop import TrainingDiverged
+from bids_gevnet.learn.train.process import error_file, train_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_KINDS: dict[str, type[BidsGevnetError]] = {
+    kind.__name__: kind for kind in (InputError, TrainingInterrupted, TrainingDiverged)
+}
+
+
+def train(jobs_file: Path, *, processes: int, gpu: bool, threads: int) -> None:
+    """Train all jobs of a file.
+
+    Parameters
+    ----------
+    jobs_file : Path
+    processes : int
+    gpu : bool
+        Whether each process has a GPU of its own.
+    threads : int
+        Threads of each process.
+    """
+    error_file(jobs_file).unlink(missing_ok=True)
+    if processes == 1 and not gpu:
+        train_all(jobs_file)
+        return
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    # The machine's own name need not resolve, in a container without a network for instance.
+    command += ["--local-addr", "127.0.0.1"]
+    command += ["--nproc-per-node", str(processes), "-m", "bids_gevnet.learn.train.process"]
+    command.append(str(jobs_file))
+    surroundings = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    # Set or removed, so that a variable of the caller does not decide.
+    surroundings.pop("BIDS_GEVNET_DEVICE", None)
+    if not gpu:
+        surroundings["BIDS_GEVNET_DEVICE"] = "cpu"
+    with subprocess.Popen(command, env=surroundings) as child, _forwarding(child) as forwarded:
+        code = child.wait()
+    if code == 0:
+        return
+    raise _reported(jobs_file) or (
+        TrainingInterrupted(
+            expected="to train to the end",
+            found="a signal to stop",
+            remedy="run the same command again with --resume: it goes on from the last epoch",
+        )
+        if forwarded
+        else BidsGevnetError(
+            expected="the training processes to end well",
+            found=f"exit code {code}",
+            remedy="see the messages above; with --resume it goes on from the last checkpoint",
+        )
+    )
+
+
+@contextmanager
+def _forwarding(child: subprocess.Popen[Any]) -> Iterator[list[int]]:
+    """Pass signals on to torchrun, which passes SIGTERM on to its processes."""
+    forwarded: list[int] = []
+
+    def forward(number: int, _frame: object) -> None:
+        forwarded.append(number)
+        child.send_signal(signal.SIGTERM)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield forwarded
+        return
+    before = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
+    try:
+        yield forwarded
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _reported(jobs_file: Path) -> BidsGevnetError | None:
+    """Return the error that a training process left behind, if it did."""
+    try:
+        content = json.loads(error_file(jobs_file).read_text(encoding="utf-8"))
+        kind = _KINDS.get(content["kind"], BidsGevnetError)
+        return kind(expected=content["expected"], found=content["found"], remedy=content["remedy"])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -1,0 +1,252 @@
+"""Train one model: fit the harmonisation, start the filters, step, score the held-out people.
+
+Everything that is fitted sees the job's training scans and nobody else: gains of the sites,
+k-means of the kernel network's filters, weights, running statistics. The same job gives the same
+model: samples of an epoch follow from seed and epoch. `loop` does the steps.
+
+Learning rate at step t of T: rate * final_rate^(t / T), the paper's exponential decay.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from bids_gevnet.bids.writing import replacing, write_json, write_text
+from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.harmonisation.gains import load_gains
+from bids_gevnet.harmonisation.glm import fit_rish_glm
+from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
+from bids_gevnet.learn.models.files import build_network, write_model
+from bids_gevnet.learn.train.batches import ScanReader, read_ahead
+from bids_gevnet.learn.train.loop import TrainingLoop, standardise_inputs_
+from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
+from bids_gevnet.learn.train.outputs import curve_text, is_finished, make_card
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from bids_gevnet.harmonisation.gains import RishGains
+    from bids_gevnet.learn.train.distributed import Processes, StopRequest
+    from bids_gevnet.learn.train.jobs import JobScan, TrainJob
+    from bids_gevnet.learn.train.loop import Row
+    from bids_gevnet.learn.train.progress import TrainingProgress
+    from bids_gevnet.nn.compound import CompoundNetwork, Pieces
+
+# A batch of this size or less is held and not computed again, at the price in brackets.
+_KEPT_POINTS = 1_500_000  # of all spheres, with what lies between two stages (0.6 kB each)
+_WHOLE_POINTS = 400_000  # of all spheres, with everything (1.8 kB each): three times as fast
+_WHOLE_VOXELS = 2_000_000  # of all volumes, with everything (0.15 kB each)
+_STATISTICS_SCANS = 64  # enough for means over millions of voxels
+
+
+def train_job(
+    job: TrainJob, processes: Processes, stop: StopRequest, progress: TrainingProgress
+) -> None:
+    """Train a model and write it, from its checkpoint if there is one.
+
+    Parameters
+    ----------
+    job : TrainJob
+    processes : Processes
+        This process among those that train this model together.
+    stop : StopRequest
+        Looked at between steps.
+    progress : TrainingProgress
+    """
+    if is_finished(job):
+        progress.skip(job)
+        return
+    gains = fit_harmonisation(job, processes)
+    trainer = Trainer(job, gains, processes)
+    if not trainer.resume():
+        trainer.standardise_head()
+    progress.start(job, trainer.total_steps, trainer.steps_done)
+    try:
+        trainer.fit(stop, progress)
+    finally:
+        progress.finish()
+    trainer.finish()
+
+
+def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
+    """Fit gains to the training scans, in the first process; the others read them."""
+    if not job.options.harmonise:
+        return None
+    path = Path(job.work_dir) / "harmonisation.npz"
+    if processes.first:
+        scans = job.training
+        names = sorted({name for scan in scans for name in scan.covariates})
+        gains = fit_rish_glm(
+            LogRishMaps([StoredScan(Path(scan.folder)) for scan in scans]),
+            participants=[scan.participant for scan in scans],
+            sites=[scan.site for scan in scans],
+            groups=[job.labels[scan.label] for scan in scans],
+            covariates={name: [scan.covariates.get(name) for scan in scans] for name in names},
+            reference=job.options.reference_site,
+            nside=job.nside,
+            degrees=fit_limits(job.nside)[1],
+        )
+        with replacing(path) as part, part.open("wb") as stream:
+            gains.save(stream)
+    processes.wait()
+    return load_gains(path)
+
+
+class Trainer(TrainingLoop):
+    """One model in training.
+
+    Parameters
+    ----------
+    job : TrainJob
+    gains : RishGains or None
+    processes : Processes
+    """
+
+    def __init__(self, job: TrainJob, gains: RishGains | None, processes: Processes) -> None:
+        self.job, self.gains, self.options = job, gains, job.options
+        self.reader = ScanReader(job.training, gains)
+        self.labels = [scan.label for scan in job.training]
+        n_samples = self.options.samples_per_class * len(set(self.labels))
+        network = self._start_network(processes)
+        super().__init__(
+            network,
+            split_batches(n_samples, max(self.options.batch_size, processes.size)),
+            self.options,
+            processes,
+            checkpoint=Path(job.work_dir) / "checkpoint.safetensors",
+            name=job.name,
+            digest=job.digest,
+        )
+        self.compound = network
+
+    def _start_network(self, processes: Processes) -> CompoundNetwork:
+        """Weights from the seed; the kernel network's filters from training patches."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.options.seed)
+            network = build_network(
+                self.options.network, len(self.job.labels), self.job.nside, self.options.strides
+            )
+        if processes.first:  # others receive the weights of the first
+            volumes = self.reader.random_volumes(self.options.seed)
+            network.initialise_(volumes, seed=self.options.seed)
+        network.pieces = self._pieces(network, -(-self.options.batch_size // processes.size))
+        return network.to(processes.device)
+
+    def _pieces(self, network: CompoundNetwork, share: int) -> Pieces:
+        """How to cut up a process's share of a batch: as little as memory allows."""
+        directions = share * 6 * self.job.nside**2
+        brain = max(len(stored.samples) for stored in self.reader.stored)
+        points = 2 * directions * -(-brain // network.stride**3)
+        voxels = directions * math.prod(self.job.shape)
+        return replace(
+            network.pieces,
+            keep_sphere=points <= _KEPT_POINTS,
+            whole=points <= _WHOLE_POINTS and voxels <= _WHOLE_VOXELS,
+        )
+
+    def plan(self, epoch: int) -> Sequence[Mixture]:
+        """List the samples of an epoch; the same in every process and every run."""
+        return plan_epoch(
+            self.labels,
+            samples_per_class=self.options.samples_per_class,
+            seed=self.options.seed,
+            epoch=epoch,
+        )
+
+    def read(self, parts: Iterable[Sequence[Mixture]]) -> Iterator[tuple[Tensor, ...]]:
+        """Volumes, masks and labels of each part."""
+        return read_ahead(self.reader, parts)
+
+    def rate(self) -> float:
+        """Learning rate of the next step."""
+        done = self.steps_done / max(self.total_steps, 1)
+        return float(self.options.learning_rate * self.options.final_rate**done)
+
+    def standardise_head(self) -> None:
+        """Start the classifier's first layer so that its inputs have mean 0 and variance 1."""
+        head: Any = self.network.get_submodule("head.0")
+        chosen = self._some_training_scans()
+        self.settle_statistics(chosen)
+        features = self._features([self.job.training[i] for i in chosen])
+        standardise_inputs_(head, torch.tensor(features))
+
+    def _some_training_scans(self) -> list[int]:
+        order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
+        return [int(index) for index in order[:_STATISTICS_SCANS]]
+
+    def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
+        return self._each(scans, self.compound.features)
+
+    def held_out(self) -> Row:
+        """Loss and accuracy of the test scans, for the learning curve only."""
+        if not (self.options.held_out_curve and self.job.testing):
+            return {}
+        scores = torch.tensor(self.score(self.job.testing))
+        truth = torch.tensor([scan.label for scan in self.job.testing])
+        return {
+            "held_out_loss": float(F.cross_entropy(scores, truth)),
+            "held_out_accuracy": float((scores.argmax(1) == truth).float().mean()),
+        }
+
+    def score(self, scans: Sequence[JobScan]) -> list[list[float]]:
+        """Scores of each scan, (n, classes)."""
+        return self._each(scans, self.network)
+
+    @torch.no_grad()
+    def _each(
+        self, scans: Sequence[JobScan], function: Callable[[Tensor, Tensor], Tensor]
+    ) -> list[list[float]]:
+        """Evaluate a function of each scan and mask, the work shared among processes."""
+        reader = ScanReader(scans, self.gains)
+        self.network.eval()
+        own = []
+        for index in self.processes.share(range(len(scans))):
+            volume, mask = (tensor.to(self.processes.device) for tensor in reader.single(index))
+            with self.precision():
+                values = function(volume, mask)[0]
+            own.append((index, values.float().tolist()))
+        return [values for _, values in sorted(self.processes.gather(own))]
+
+    def settle_statistics(self, chosen: Sequence[int]) -> None:
+        """Set the running statistics to their mean over some training scans."""
+        size = max(self.options.batch_size, self.processes.size)
+        scans = [Mixture(i, i, 1.0, self.labels[i]) for i in chosen]
+        batches = [[scans[i] for i in batch] for batch in split_batches(len(scans), size)]
+        enough = [batch for batch in batches if len(batch) >= self.processes.size]
+        self.settle([self.processes.share(batch) for batch in enough])
+
+    def finish(self) -> None:
+        """Score the held-out people, write the model, remove the checkpoint."""
+        self.settle_statistics(self._some_training_scans())
+        scores = self.score(self.job.testing)
+        energies = self._training_energies()
+        if self.processes.first:
+            folder = Path(self.job.model_dir)
+            write_text(folder / "learning_curve.csv", curve_text(self.position.curve))
+            held_out = [
+                {"scan": scan.scan, "scores": values}
+                for scan, values in zip(self.job.testing, scores, strict=True)
+            ]
+            write_json(folder / "held_out.json", {"scans": held_out})
+            fingerprints = [stored.fingerprint for stored in self.reader.stored]
+            card = make_card(self.job, self.gains, fingerprints, energies)
+            write_model(folder, self.network, card, self.gains)
+            self._checkpoint.unlink(missing_ok=True)
+        self.processes.wait()
+
+    def _training_energies(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Log mean energy of each degree of each training scan, harmonised."""
+        own = [
+            (index, mean_log_rish(self.reader.read(index)[0], nside=self.job.nside))
+            for index in self.processes.share(range(len(self.labels)))
+        ]
+        return np.array([values for _, values in sorted(self.processes.gather(own))])

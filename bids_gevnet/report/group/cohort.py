@@ -1,0 +1,202 @@
+"""Who is in the cohort: by site and diagnosis, and how good each scan is.
+
+Cramér's V of site and diagnosis, corrected for the size of the sample (Bergsma 2013), is 0 where
+they have nothing to do with each other and 1 where one follows from the other.
+
+A scan is far from the others where its robust distance to its own site,
+
+    z = 0.6745 (x - median) / MAD,
+
+is above 3.5 in size (Iglewicz and Hoaglin 1993); a site needs six scans for that.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bids_gevnet.report.group.study_files import CohortScan
+
+FAR = 3.5
+_ENOUGH_SCANS = 6
+
+
+@dataclass(frozen=True)
+class ClassRow:
+    """One class of the cohort in numbers, ready to be shown."""
+
+    label: str
+    participants: int
+    scans: int
+    age: str
+    sex: str
+    motion: str
+
+
+def describe_classes(scans: Sequence[CohortScan]) -> list[ClassRow]:
+    """Describe every class, and everybody together at the end."""
+    labels = sorted({scan.label for scan in scans})
+    rows = [_describe(label, [s for s in scans if s.label == label]) for label in labels]
+    return [*rows, _describe("Everybody", list(scans))]
+
+
+def _describe(label: str, scans: Sequence[CohortScan]) -> ClassRow:
+    people = {scan.participant: scan for scan in scans}
+    sexes = [scan.sex for scan in people.values() if scan.sex]
+    counted = {sex: sexes.count(sex) for sex in sorted(set(sexes))}
+    return ClassRow(
+        label,
+        len(people),
+        len(scans),
+        _mean_and_spread([scan.age for scan in people.values()], 1),
+        ", ".join(f"{count} {sex}" for sex, count in counted.items()),
+        _mean_and_spread([scan.motion for scan in scans], 2),
+    )
+
+
+def _mean_and_spread(values: Sequence[float | None], digits: int) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    spread = f" ± {stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{fmean(known):.{digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """Participants of every site and class.
+
+    Attributes
+    ----------
+    counts : (n_sites, n_labels) array of int
+    association : float or None
+        Cramér's V; None where there is one site or one class only.
+    """
+
+    sites: tuple[str, ...]
+    labels: tuple[str, ...]
+    counts: npt.NDArray[np.intp]
+    association: float | None
+
+    @property
+    def alone(self) -> list[str]:
+        """Sites that hold one class only: there site and diagnosis are the same."""
+        if len(self.labels) < 2 or len(self.sites) < 2:
+            return []
+        return [s for s, row in zip(self.sites, self.counts, strict=True) if (row > 0).sum() == 1]
+
+
+def count_sites(scans: Sequence[CohortScan]) -> SiteTable:
+    """Count participants by site and class."""
+    sites = tuple(sorted({scan.site for scan in scans}))
+    labels = tuple(sorted({scan.label for scan in scans}))
+    counts = np.zeros((len(sites), len(labels)), np.intp)
+    for _, site, label in {(scan.participant, scan.site, scan.label) for scan in scans}:
+        counts[sites.index(site), labels.index(label)] += 1
+    return SiteTable(sites, labels, counts, cramers_v(counts))
+
+
+def cramers_v(counts: npt.NDArray[np.intp]) -> float | None:
+    """Association of rows and columns, corrected for bias: from 0 to 1."""
+    table = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0].astype(float)
+    n, (rows, columns) = table.sum(), table.shape
+    if min(rows, columns) < 2 or n < 2:
+        return None
+    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / n
+    phi2 = ((table - expected) ** 2 / expected).sum() / n
+    corrected = max(0.0, phi2 - (rows - 1) * (columns - 1) / (n - 1))
+    fewest = min(rows - (rows - 1) ** 2 / (n - 1), columns - (columns - 1) ** 2 / (n - 1)) - 1
+    return float(min(1.0, np.sqrt(corrected / fewest))) if fewest > 0 else None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quality measure of every scan.
+
+    Attributes
+    ----------
+    values : list of float or None
+        In the order of the scans.
+    far : list of int
+        Numbers of scans that are far from the others of their site.
+    """
+
+    key: str
+    name: str
+    unit: str
+    hint: str
+    values: list[float | None]
+    far: list[int]
+
+
+def _part(part: str, key: str) -> Callable[[CohortScan], Any]:
+    return lambda scan: None if scan.evidence is None else scan.evidence.part(part).get(key)
+
+
+def _over_runs(key: str, combine: Callable[[list[float]], float]) -> Callable[[CohortScan], Any]:
+    def read(scan: CohortScan) -> float | None:
+        runs = [] if scan.evidence is None else scan.evidence.parts("correction")
+        values = [float(run[key]) for run in runs if key in run]
+        return combine(values) if values else None
+
+    return read
+
+
+MEASURES: Sequence[tuple[str, str, str, str, Callable[[CohortScan], Any]]] = (
+    ("motion", "Mean step", "mm", "framewise displacement", lambda scan: scan.motion),
+    ("displacement", "Largest displacement", "mm", "from the reference volume",
+     _over_runs("largest_displacement_mm", max)),
+    ("outliers", "Outlier slices", "", "replaced by the correction",
+     _over_runs("outlier_slices", sum)),
+    ("snr", "Signal to noise", "", "of b0", _part("quality", "snr_b0")),
+    ("cnr", "Contrast to noise", "", "directions over misfit", _part("quality", "cnr")),
+    ("misfit", "Tensor misfit", "", "fraction of b0, in white matter",
+     _part("quality", "tensor_residual")),
+    ("neighbours", "Neighbour correlation", "", "of volumes with nearest directions",
+     _part("quality", "neighbour_correlation")),
+    ("fa", "Mean FA", "", "of white matter", _part("quality", "mean_fa_white_matter")),
+    ("brain", "Brain volume", "ml", "of the mask", _part("mask", "volume_ml")),
+    ("dice", "Overlap with template", "", "Dice of the brains", _part("registration", "dice")),
+    ("information", "Match with template", "", "normalised mutual information",
+     _part("registration", "information")),
+    ("residual", "Sampling residual", "", "RMS of S/b0", _part("sphere", "residual_rms")),
+)  # fmt: skip
+"""Key, name, unit, meaning and how to read each measure, in the order in which they are shown."""
+
+
+def measure_scans(scans: Sequence[CohortScan]) -> list[Measure]:
+    """Gather the measures that at least one scan has."""
+    found = []
+    for key, name, unit, hint, read in MEASURES:
+        values = [_number(read(scan)) for scan in scans]
+        if any(value is not None for value in values):
+            far = far_from_site(values, [scan.site for scan in scans])
+            found.append(Measure(key, name, unit, hint, values, far))
+    return found
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if np.isfinite(value) else None
+
+
+def far_from_site(values: Sequence[float | None], sites: Sequence[str]) -> list[int]:
+    """Numbers of the values that are far from the others of their site."""
+    far = []
+    groups: Mapping[str, list[int]] = {
+        site: [i for i, own in enumerate(sites) if own == site and values[i] is not None]
+        for site in sorted(set(sites))
+    }
+    for members in groups.values():
+        own = np.array([values[i] for i in members], float)
+        if len(own) < _ENOUGH_SCANS:
+            continue
+        distance = np.abs(own - np.median(own))
+        spread = float(np.median(distance))
+        if spread > 0:
+            far += [i for i, d in zip(members, distance, strict=True) if 0.6745 * d / spread > FAR]
+    return sorted(far)

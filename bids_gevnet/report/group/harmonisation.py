@@ -1,0 +1,298 @@
+r"""What harmonisation did to scans it had not seen: energy of each degree, before and after.
+
+A gain g multiplies the part of degree l of the signal, so its energy becomes
+
+    RISH_l'(v) = g_l(v)^2 RISH_l(v),
+
+and the maps of the participant level together with the gains of a model are all that is needed.
+Every scan is taken with the gains of the fold it was tested in, which were fitted without it.
+
+How much of the differences between scans is explained by the site is the adjusted R^2 of a
+one-way analysis of variance of log mean energy (Ezekiel; epsilon squared), 0 where it is negative.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
+
+from bids_gevnet.harmonisation.gains import RishGains
+from bids_gevnet.report.figures.brain import Box, ColourMap, bounding_box, draw_map
+from bids_gevnet.report.figures.drawing import (
+    FOREGROUND,
+    PALETTE,
+    SOFT,
+    figure,
+    plain_label,
+    to_svg,
+)
+from bids_gevnet.report.group.study_files import CohortScan, FoldModel, GroupEvidence
+from bids_gevnet.report.scan_files import ScanEvidence, Volume, read_volume
+
+Floats = npt.NDArray[np.float64]
+
+_MOST_VOXELS = 60_000
+"""A mean over the brain needs no more; gains of many folds then fit in memory."""
+
+_MOST_SITES_DRAWN = 3
+_MOST_SITES_CHARTED = 24
+_NO_CHANGE = 1e-4
+_LEAST_REACH = 5.0  # per cent at the ends of the colours
+_POSITIONS = ((2, -10.0), (2, 8.0), (2, 26.0), (2, 44.0), (1, -18.0), (0, 2.0))
+
+
+@dataclass(frozen=True)
+class SiteEffect:
+    """Mean energies of the scans of one task, before and after.
+
+    Attributes
+    ----------
+    degrees : tuple of int
+    sites : list of str
+        Of each scan.
+    before, after : (n_scans, n_degrees) array
+        Log mean energy over the brain.
+    """
+
+    degrees: tuple[int, ...]
+    sites: list[str]
+    before: Floats
+    after: Floats
+
+    @property
+    def changed(self) -> bool:
+        """Whether harmonisation changed anything."""
+        return bool(np.abs(self.after - self.before).max(initial=0.0) > _NO_CHANGE)
+
+    def explained(self, which: str, degree: int) -> float | None:
+        """Share of the differences that goes with the site."""
+        values = (self.before if which == "before" else self.after)[:, self.degrees.index(degree)]
+        return explained_by_site(values, self.sites)
+
+
+def explained_by_site(values: Floats, sites: Sequence[str]) -> float | None:
+    """Compute the adjusted R^2 of a one-way analysis of variance; None where undefined."""
+    groups = sorted(set(sites))
+    n, k = len(values), len(groups)
+    total = float(((values - values.mean()) ** 2).sum()) if n else 0.0
+    if k < 2 or n - k < 1 or total <= 0:
+        return None
+    own = np.array(sites)
+    within = sum(float(((values[own == g] - values[own == g].mean()) ** 2).sum()) for g in groups)
+    return max(0.0, 1 - (within / (n - k)) / (total / (n - 1)))
+
+
+class RishReader:
+    """Energy maps of scans on a coarse choice of voxels, each read once."""
+
+    def __init__(self, scans: Sequence[CohortScan]) -> None:
+        self._scans = {scan.scan: scan for scan in scans}
+        self._maps: dict[str, tuple[tuple[int, ...], Floats] | None] = {}
+
+    def site(self, scan: str) -> str:
+        """Site of a scan."""
+        return self._scans[scan].site
+
+    def __contains__(self, scan: str) -> bool:
+        return scan in self._scans
+
+    def read(self, scan: str, degrees: Sequence[int]) -> Floats | None:
+        """Energies (n_voxels, n_degrees) in the brain, zero outside; None if missing."""
+        if scan not in self._maps:
+            evidence = self._scans[scan].evidence
+            self._maps[scan] = None if evidence is None else _read_maps(evidence, degrees)
+        found = self._maps[scan]
+        return None if found is None or found[0] != tuple(degrees) else found[1]
+
+
+def _read_maps(
+    evidence: ScanEvidence, degrees: Sequence[int]
+) -> tuple[tuple[int, ...], Floats] | None:
+    mask = read_volume(evidence.standard("desc-brain_mask.nii.gz"))
+    if mask is None:
+        return None
+    columns = []
+    for degree in degrees:
+        volume = read_volume(evidence.standard(f"model-sh_param-rish{degree}_dwimap.nii.gz"))
+        if volume is None or volume.data.shape != mask.data.shape:
+            return None
+        columns.append(thin_out(np.where(mask.data > 0.5, volume.data, 0.0)).ravel())
+    return tuple(degrees), np.stack(columns, axis=1)
+
+
+def thin_out(grid: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
+    """Keep every n-th voxel along each axis, so that at most some ten thousand stay."""
+    n = int(np.prod(grid.shape[:3]))
+    step = max(1, int(np.ceil((n / _MOST_VOXELS) ** (1 / 3))))
+    return np.asarray(grid[::step, ::step, ::step], np.float32)
+
+
+def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteEffect | None:
+    """Energies of every held-out scan of a task, before and after."""
+    sites, before, after = [], [], []
+    degrees: tuple[int, ...] = ()
+    for model in folds:
+        gains = model.gains
+        if gains is None:
+            return None
+        degrees = gains.degrees
+        thin = [thin_out(own).reshape(-1, len(degrees)) for own in gains.gains]
+        for scan in model.held_out:
+            energy = reader.read(scan, degrees) if scan in reader else None
+            if energy is None:
+                continue
+            site = reader.site(scan)
+            factor = thin[gains.sites.index(site)] if gains.knows(site) else np.ones_like(thin[0])
+            if factor.shape != energy.shape:
+                continue
+            sites.append(site)
+            before.append(_log_mean(energy))
+            after.append(_log_mean(energy * factor.astype(np.float64) ** 2))
+    if not sites:
+        return None
+    return SiteEffect(degrees, sites, np.array(before), np.array(after))
+
+
+def _log_mean(energy: Floats) -> Floats:
+    inside = energy[:, 0] > 0
+    return np.asarray(np.log(np.maximum(energy[inside].mean(axis=0, dtype=np.float64), 1e-12)))
+
+
+def draw_site_effect(effect: SiteEffect, *, name: str) -> Markup:
+    """Draw the mean energy of every site and degree, before and after, as a difference in %."""
+    sites = sorted(set(effect.sites))[:_MOST_SITES_CHARTED]
+    own = np.array(effect.sites)
+    height = 0.9 + 0.34 * len(sites)
+    with figure(6.8, max(height, 1.7), ncols=len(effect.degrees), sharey=True, squeeze=False) as (
+        drawing,
+        axes,
+    ):
+        for column, (ax, degree) in enumerate(zip(axes[0], effect.degrees, strict=True)):
+            centre = effect.before[:, column].mean()
+            _draw_degree(ax, effect, column, sites, own, centre)
+            ax.set_title(f"Degree {degree}")
+            ax.set_xlabel("%")
+        axes[0][0].set_yticks(range(len(sites)), [plain_label(site, 16) for site in sites])
+        axes[0][0].invert_yaxis()
+        axes[0][0].legend(
+            *axes[0][0].get_legend_handles_labels(), loc="lower left", fontsize=9, labelcolor=SOFT,
+            bbox_to_anchor=(0, 1.22 if len(sites) < 4 else 1.12), ncols=2, borderpad=0,
+            handletextpad=0.3, columnspacing=1,
+        )  # fmt: skip
+        return to_svg(drawing, name, _describe(effect))
+
+
+def _draw_degree(
+    ax: Any, effect: SiteEffect, column: int, sites: Sequence[str], own: Any, centre: float
+) -> None:
+    for shift, values, colour, marker, label in (
+        (-0.14, effect.before, PALETTE[1], "o", "before"),
+        (0.14, effect.after, PALETTE[0], "D", "after"),
+    ):
+        first = True
+        for row, site in enumerate(sites):
+            percent = 100 * np.expm1(values[own == site, column] - centre)
+            ax.plot(
+                percent, np.full(len(percent), row + shift), ".", ms=3, color=colour, alpha=0.45
+            )
+            ax.plot(
+                [percent.mean()], [row + shift], marker, ms=5.5, color=colour,
+                label=label if first else None,
+            )  # fmt: skip
+            first = False
+    ax.axvline(0, color=SOFT, lw=0.8)
+    ax.set_ylim(-0.6, len(sites) - 0.4)
+    ax.tick_params(axis="y", length=0, labelcolor=FOREGROUND)
+
+
+def _describe(effect: SiteEffect) -> str:
+    parts = []
+    for degree in effect.degrees:
+        before, after = (effect.explained(which, degree) for which in ("before", "after"))
+        if before is not None and after is not None:
+            parts.append(f"degree {degree}: {before:.0%} before, {after:.0%} after")
+    told = "; ".join(parts) or "too few scans to say"
+    return f"Mean energy of each degree by site. Explained by site: {told}."
+
+
+@dataclass(frozen=True)
+class GainMap:
+    """Gains of one site and degree on the brain, and their mean as a change in %."""
+
+    site: str
+    degree: int
+    mean: float
+    picture: ColourMap
+
+
+def draw_gains(
+    model: FoldModel, mask: Volume, *, degrees: Sequence[int] = (0, 2)
+) -> list[GainMap]:
+    """Draw the gains of the sites that were changed most, as a change of the signal in %."""
+    gains = model.gains
+    box = bounding_box(mask)
+    if gains is None or box is None or gains.shape != mask.data.shape:
+        return []
+    inside = mask.data > 0.5
+    chosen = [degree for degree in degrees if degree in gains.degrees]
+    departure = {
+        site: float(np.abs(np.log(gains.gains[number][inside])).mean())
+        for number, site in enumerate(gains.sites)
+    }
+    most = sorted((s for s in departure if departure[s] > _NO_CHANGE), key=lambda s: -departure[s])
+    maps = {
+        (site, degree): _percent(gains, site, degree)
+        for site in most[:_MOST_SITES_DRAWN]
+        for degree in chosen
+    }
+    reach = max(
+        (float(np.percentile(np.abs(own[inside]), 98)) for own in maps.values()), default=0
+    )
+    return [
+        _gain_map(site, degree, percent, mask, box, max(reach, _LEAST_REACH))
+        for (site, degree), percent in maps.items()
+    ]
+
+
+def _percent(gains: RishGains, site: str, degree: int) -> npt.NDArray[np.float32]:
+    own = gains.gains[gains.sites.index(site), ..., gains.degrees.index(degree)]
+    return np.asarray(100 * (own - 1), np.float32)
+
+
+def _gain_map(
+    site: str, degree: int, percent: npt.NDArray[np.float32], mask: Volume, box: Box, reach: float
+) -> GainMap:
+    positions = [(a, mm) for a, mm in _POSITIONS if box[0][a] < mm < box[1][a]]
+    picture = draw_map(
+        f"{site}, degree {degree}",
+        Volume(percent, mask.affine),
+        mask,
+        box,
+        positions=positions,
+        colours="PuOr_r",
+        limits=(-reach, reach),
+    )
+    return GainMap(site, degree, float(percent[mask.data > 0.5].mean()), picture)
+
+
+def group_mask(evidence: GroupEvidence) -> Volume | None:
+    """Brain mask of the first scan in template space: the grid of the models, and a brain."""
+    for scan in evidence.scans:
+        if scan.evidence is not None:
+            mask = read_volume(scan.evidence.standard("desc-brain_mask.nii.gz"))
+            if mask is not None and (mask.data > 0.5).any():
+                return mask
+    return None
+
+
+def harmonisation_warnings(models: Sequence[FoldModel]) -> Mapping[str, list[str]]:
+    """Sentences of the fits, each with the models that had it."""
+    found: dict[str, list[str]] = {}
+    for model in models:
+        where = "final" if model.fold is None else f"fold {model.fold}"
+        for text in model.names("warnings"):
+            found.setdefault(text, []).append(where)
+    return found

@@ -1,0 +1,289 @@
+"""The methods text of the group level: what really ran, or what would run.
+
+Facts come from model cards, metrics and tables on disk; before a first run they come from the
+settings. What is not known leaves its sentence out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bids_gevnet import __version__
+from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
+from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.report.group.results import as_list, as_map
+from bids_gevnet.report.group.study_files import GroupEvidence
+from bids_gevnet.report.methods_text import Methods, describe_methods, with_references
+from bids_gevnet.settings import Settings
+
+_NETWORKS = {
+    "ckn2": "a convolutional kernel network of second order [@ckn], which ignores directions",
+    "gevnet": "a gauge equivariant Volterra network [@gevnet] of second order, which ignores "
+    "neighbouring voxels",
+    "ckn1+deepsphere": "a convolutional kernel network of first order [@ckn] across voxels and "
+    "DeepSphere [@deepsphere] within each",
+    "ckn1+gevnet": "a convolutional kernel network of first order [@ckn] across voxels and a "
+    "gauge equivariant Volterra network [@gevnet] of second order within each",
+    "ckn2+deepsphere": "a convolutional kernel network of second order [@ckn] across voxels and "
+    "DeepSphere [@deepsphere] within each",
+    "ckn2+gevnet": "a convolutional kernel network of second order [@ckn] across voxels and a "
+    "gauge equivariant Volterra network [@gevnet] of second order within each",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFacts:
+    """What the sentences depend on; None or empty where it is not known."""
+
+    participants: int | None = None
+    scans: int | None = None
+    sites: int | None = None
+    labels: tuple[str, ...] = ()
+    target: str = ""
+    tasks: int | None = None
+    folds: int | None = None
+    networks: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    harmonised: bool | None = None
+    reference_site: str | None = None
+    covariates: tuple[str, ...] = ()
+    baselines: tuple[str, ...] = ()
+    leave_site_out: bool = False
+    intervals: frozenset[str] = frozenset()
+    resamples: int | None = None
+    permutations: int | None = None
+    saliency: bool = False
+
+
+def facts_of_run(evidence: GroupEvidence) -> GroupFacts:
+    """Gather the facts of a run from what it left."""
+    metrics = evidence.metrics
+    models = evidence.models
+    cards = [model.card for model in models]
+    training = [as_map(entry) for entry in as_list(metrics.get("training"))]
+    final = next((m for m in models if m.fold is None and m.gains is not None), None)
+    schemes = [
+        scheme
+        for task in map(as_map, as_list(metrics.get("tasks")))
+        for model in map(as_map, as_list(task.get("models")))
+        for scheme in as_map(model.get("schemes"))
+    ]
+    references = {str(e["reference_site"]) for e in training if e.get("reference_site")}
+    return GroupFacts(
+        participants=len({scan.participant for scan in evidence.scans}) or None,
+        scans=len(evidence.scans) or None,
+        sites=len(evidence.sites) or None,
+        labels=evidence.labels,
+        target=evidence.target,
+        tasks=len({model.task for model in models}) or None,
+        folds=max((model.fold or 0 for model in models), default=0) or None,
+        networks=tuple(dict.fromkeys(model.network for model in models)),
+        options=as_map(cards[0].get("options")) if cards else {},
+        harmonised=any(card.get("harmonised") is True for card in cards) if cards else None,
+        reference_site=next(iter(references)) if len(references) == 1 else None,
+        covariates=final.gains.columns if final and final.gains else (),
+        baselines=tuple(
+            str(entry.get("title", "")) for entry in map(as_map, as_list(metrics.get("baselines")))
+        ),
+        leave_site_out="leave-site-out" in schemes,
+        intervals=frozenset(_interval_methods(metrics.get("tasks"))),
+        resamples=_count(metrics.get("resamples")),
+        permutations=_count(metrics.get("permutations")),
+        saliency=any((m.folder.parent / "saliency.json").is_file() for m in models),
+    )
+
+
+def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> GroupFacts:
+    """Gather the facts of a run that has not been made yet.
+
+    Parameters
+    ----------
+    settings : Settings
+    labels : sequence of str
+        Class of every participant.
+    target : str
+        Column the classes come from.
+    """
+    from bids_gevnet.learn.evaluate.baselines import BASELINES
+    from bids_gevnet.learn.train.jobs import TrainOptions
+
+    learning = settings.learning
+    classes = tuple(sorted(set(labels)))
+    options = asdict(TrainOptions()) | {
+        "epochs": learning.epochs,
+        "samples_per_class": learning.samples_per_class,
+        "batch_size": learning.batch_size,
+        "learning_rate": learning.learning_rate,
+        "seed": settings.execution.random_seed,
+    }
+    return GroupFacts(
+        participants=len(labels) or None,
+        scans=len(labels) or None,
+        labels=classes,
+        target=target,
+        folds=learning.folds,
+        networks=NETWORKS if learning.network == "all" else (learning.network,),
+        options=options,
+        harmonised=learning.harmonisation == "rish",
+        reference_site=learning.reference_site,
+        covariates=learning.covariates,
+        baselines=tuple(own.title for own in BASELINES.values()),
+        leave_site_out=learning.leave_site_out is True,
+        intervals=frozenset(_INTERVALS),
+        saliency=True,
+    )
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _interval_methods(node: Any) -> Iterable[str]:
+    """Names of all interval methods that occur anywhere below."""
+    if isinstance(node, Mapping):
+        method = node.get("method")
+        if isinstance(method, str):
+            yield method
+        for value in node.values():
+            yield from _interval_methods(value)
+    elif isinstance(node, list) and node and isinstance(node[0], Mapping):
+        for value in node:
+            yield from _interval_methods(value)
+
+
+def describe_group(facts: GroupFacts, scans: Sequence[Mapping[str, Any]] = ()) -> Methods:
+    """Choose the sentences, after those of the participant level.
+
+    Parameters
+    ----------
+    facts : GroupFacts
+    scans : sequence of mapping
+        Facts of the scans, as in `*_desc-report_facts.json`.
+    """
+    first = describe_methods(scans).paragraphs if scans else ()
+    parts = (
+        ("Cohort and folds", _cohort),
+        ("Harmonisation", _harmonisation),
+        ("Network and training", _training),
+        ("Evaluation", _evaluation),
+        ("Explanation", _explanation),
+    )
+    own = tuple((heading, text) for heading, write in parts if (text := " ".join(write(facts))))
+    return with_references((*first, *own))
+
+
+def _cohort(facts: GroupFacts) -> Iterable[str]:
+    if facts.participants and facts.labels:
+        many = f" ({facts.scans} scans)" if facts.scans != facts.participants else ""
+        sites = f" from {facts.sites} site{'s' if facts.sites != 1 else ''}" if facts.sites else ""
+        yield (
+            f"{facts.participants} participants{many}{sites} were classified by {facts.target} "
+            f"({', '.join(facts.labels)}) with bids_gevnet {__version__}."
+        )
+    if facts.folds:
+        yield (
+            f"Every classification was tested by {facts.folds}-fold cross-validation, stratified "
+            "by class and, where every class had enough participants at every site, by site; all "
+            "scans of a participant were in the same fold. Harmonisation, normalisation and "
+            "everything else that is fitted was fitted to the training participants of each fold "
+            "only."
+        )
+    if facts.leave_site_out:
+        yield "In addition, models were trained without a site and tested on it."
+
+
+def _harmonisation(facts: GroupFacts) -> Iterable[str]:
+    if facts.harmonised is None:
+        return
+    if not facts.harmonised:
+        yield "Sites were not harmonised."
+        return
+    covariates = f", accounting for {', '.join(facts.covariates)}" if facts.covariates else ""
+    aim = f"the site {facts.reference_site}" if facts.reference_site else "their mean [@midrish]"
+    yield (
+        "Sites were harmonised by scaling rotation invariant spherical harmonics [@rish] of the "
+        "samples in template space, with gains from a linear model of their logarithm in every "
+        f"voxel [@rishglm]{covariates}; sites were brought to {aim}. Gains were shrunk towards 1 "
+        "by their uncertainty and left at 1 for sites with too few training participants."
+    )
+
+
+def _training(facts: GroupFacts) -> Iterable[str]:
+    known = [name for name in facts.networks if name in _NETWORKS]
+    if len(known) == 1:
+        yield (
+            f"The network combines {_NETWORKS[known[0]]}."
+            if "+" in known[0]
+            else (f"The network is {_NETWORKS[known[0]]}.")
+        )
+    elif known:
+        yield (
+            f"{len(known)} networks were compared: "
+            + "; ".join(f"{name}: {_NETWORKS[name]}" for name in known)
+            + "."
+        )
+    options = facts.options
+    if known and {"epochs", "samples_per_class"} <= set(options):
+        yield (
+            f"It was trained with PyTorch [@torch] for {options['epochs']} epochs of "
+            f"{options['samples_per_class']} samples per class, filled up by mixup [@mixup] of "
+            "scans of the same class."
+        )
+    if known and {"learning_rate", "final_rate", "weight_decay", "batch_size"} <= set(options):
+        rate, last = options["learning_rate"], options["final_rate"]
+        if isinstance(rate, int | float) and isinstance(last, int | float):
+            yield (
+                f"Cross entropy was minimised with Adam [@adam], batches of "
+                f"{options['batch_size']}, a learning rate falling exponentially from {rate:g} to "
+                f"{rate * last:g} and a weight decay of {options['weight_decay']:g}; random seed "
+                f"{options.get('seed', 'unknown')}."
+            )
+    if known:
+        yield (
+            "Scores of a fold were turned into probabilities with a temperature [@temperature] "
+            "fitted to the held-out scores of the other folds."
+        )
+
+
+_INTERVALS = {
+    "wilson": "Wilson's [@wilson] for proportions",
+    "mover": "recovered from those of the recalls [@mover] for balanced accuracy",
+    "mover_paired": "the paired version [@paired] for differences between models",
+    "newcombe": "Newcombe's [@newcombe] for areas under the ROC curve",
+    "boyd": "a binomial one [@boyd] for average precision",
+    "bootstrap": "a percentile bootstrap over participants for all others",
+}
+
+
+def _evaluation(facts: GroupFacts) -> Iterable[str]:
+    used = [text for name, text in _INTERVALS.items() if name in facts.intervals]
+    if used:
+        yield (
+            "Measures of held-out predictions were computed with scikit-learn [@sklearn]. "
+            f"Intervals are at 95 %, with participants as the unit: {'; '.join(used)}."
+        )
+    if facts.permutations:
+        yield (
+            "Whether predictions and labels go together within sites was tested by exchanging "
+            f"labels among the participants of a site {facts.permutations} times "
+            "[@permutation,neverzero]."
+        )
+    if facts.baselines:
+        yield (
+            "On the same folds, logistic regressions show what is reached without the network: "
+            f"{', '.join(name[:1].lower() + name[1:] for name in facts.baselines)}."
+        )
+    if facts.sites and facts.sites > 1 and len(facts.labels) > 1:
+        yield (
+            "The association of site and diagnosis is given as bias-corrected Cramér's V "
+            "[@cramer]."
+        )
+
+
+def _explanation(facts: GroupFacts) -> Iterable[str]:
+    if facts.saliency:
+        yield (
+            "Gradients of the predicted class's score [@saliency] of held-out scans, by the "
+            f"network trained without them, were averaged over at most {MAX_SCANS} scans a task "
+            "and drawn with Nilearn [@nilearn]."
+        )

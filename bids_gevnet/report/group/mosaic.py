@@ -1,0 +1,153 @@
+"""All scans at a glance: the mean b0 of each in template space, on sheets of many.
+
+The b0 is small in its own space and the transform to the template is known, so a slice in
+template space is read straight from it; the series in template space is not touched. Pictures
+stand on a few large sheets that the page cuts: five hundred people still make one small file.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bids_gevnet.report.figures.brain import Box, Sampler, bounding_box, outline
+from bids_gevnet.report.figures.drawing import to_bytes, to_png_uri
+from bids_gevnet.report.group.study_files import CohortScan
+from bids_gevnet.report.scan_files import ScanEvidence, Volume, read_volume
+
+TILE_MM = 2.5
+AXIAL_MM, SAGITTAL_MM = 8.0, 4.0
+_PER_SHEET = 60
+_COLUMNS = 10
+_GREYS = 48  # steps of grey that an eye can tell in a small picture; fewer compress better
+_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where the picture of a scan lies: sheet, left and top in pixels."""
+
+    scan: CohortScan
+    sheet: int
+    x: int
+    y: int
+
+
+@dataclass(frozen=True)
+class Mosaic:
+    """Sheets and tiles.
+
+    Attributes
+    ----------
+    sheets : list of (str, int, int)
+        Data URI, width and height.
+    width, height : int
+        Of a tile: an axial and a sagittal slice beside each other.
+    outline : str
+        SVG path of the template's brain in a tile.
+    missing : list of CohortScan
+        Scans without a picture.
+    """
+
+    sheets: list[tuple[str, int, int]]
+    tiles: list[Tile]
+    width: int
+    height: int
+    outline: str
+    missing: list[CohortScan]
+
+
+def draw_mosaic(scans: Sequence[CohortScan], template_mask: Volume) -> Mosaic | None:
+    """Draw a small axial and sagittal slice of every scan.
+
+    Parameters
+    ----------
+    scans : sequence of CohortScan
+    template_mask : Volume
+        Brain of the template; its outline is the same in every tile.
+    """
+    box = bounding_box(template_mask, margin_mm=6.0)
+    if box is None:
+        return None
+    pictures: list[tuple[CohortScan, npt.NDArray[np.uint8]]] = []
+    missing = []
+    for scan in scans:
+        picture = None if scan.evidence is None else _picture(scan.evidence, box)
+        if picture is None:
+            missing.append(scan)
+        else:
+            pictures.append((scan, picture))
+    if not pictures:
+        return None
+    height, width = pictures[0][1].shape
+    sheets, tiles = [], []
+    for number, start in enumerate(range(0, len(pictures), _PER_SHEET)):
+        own = pictures[start : start + _PER_SHEET]
+        rows = -(-len(own) // _COLUMNS)
+        columns = min(len(own), _COLUMNS)
+        sheet = np.zeros((rows * height, columns * width), np.uint8)
+        for place, (scan, picture) in enumerate(own):
+            y, x = place // _COLUMNS * height, place % _COLUMNS * width
+            sheet[y : y + height, x : x + width] = picture
+            tiles.append(Tile(scan, number, x, y))
+        sheets.append((to_png_uri(sheet), sheet.shape[1], sheet.shape[0]))
+    path = outline(_both(Sampler(template_mask, order=1), box).astype(np.float64))
+    return Mosaic(sheets, tiles, width, height, path, missing)
+
+
+def _both(sampler: Sampler, box: Box) -> npt.NDArray[np.float32]:
+    """Axial and sagittal slice beside each other, the lower one filled up above."""
+    slices = [
+        sampler.slice(box, axis, position, pixel_mm=TILE_MM)
+        for axis, position in ((2, AXIAL_MM), (0, SAGITTAL_MM))
+    ]
+    height = max(len(values) for values in slices)
+    padded = []
+    for values in slices:
+        above = (height - len(values)) // 2
+        padded.append(np.pad(values, ((above, height - len(values) - above), (0, 0))))
+    return np.concatenate(padded, axis=1)
+
+
+def _picture(evidence: ScanEvidence, box: Box) -> npt.NDArray[np.uint8] | None:
+    image = read_volume(evidence.native("dwiref.nii.gz"))
+    to_template = read_transform(evidence)
+    if image is None or to_template is None:
+        return None
+    moved = Volume(image.data, to_template @ image.affine)
+    values = _both(Sampler(moved, order=1), box)
+    inside = values[values > 0]
+    high = float(np.percentile(inside, 99)) if inside.size else 1.0
+    shades = to_bytes(values, 0, high).astype(np.float64)
+    return np.asarray(np.rint(np.rint(shades / 255 * _GREYS) / _GREYS * 255), np.uint8)
+
+
+def read_transform(evidence: ScanEvidence) -> npt.NDArray[np.float64] | None:
+    """Read the affine from the scan to the template, (4, 4) in world RAS mm.
+
+    ITK writes where a point of the output lies in the input, in LPS: the inverse.
+    """
+    found = sorted(evidence.folder.glob("*_mode-image_xfm.txt"))
+    own = [path for path in found if path.name.startswith(f"{evidence.name}_from-dwi_to-")]
+    return _read_itk(own[0]) if own else None
+
+
+def _read_itk(path: Path) -> npt.NDArray[np.float64] | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+        numbers = [
+            [float(value) for value in match.group(1).split()]
+            for name in ("Parameters", "FixedParameters")
+            if (match := re.search(rf"^{name}:([^\n]*)$", text, re.MULTILINE))
+        ]
+        parameters, centre = numbers[0], np.array(numbers[1])
+        matrix = np.eye(4)
+        matrix[:3, :3] = np.reshape(parameters[:9], (3, 3))
+        matrix[:3, 3] = parameters[9:12] + centre - matrix[:3, :3] @ centre
+        inverse = np.asarray(np.linalg.inv(_LPS @ matrix @ _LPS), dtype=np.float64)
+    except (OSError, ValueError, IndexError, np.linalg.LinAlgError):
+        return None
+    return inverse if np.isfinite(inverse).all() else None

@@ -1,0 +1,298 @@
+"""Build group_report.html: cohort, quality, results, models and audit, from the files on disk."""
+
+import platform
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from bids_gevnet import __version__
+from bids_gevnet.bids.reading import read_json
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.report.alerts import LEVELS
+from bids_gevnet.report.group.alerts import collect_group_findings
+from bids_gevnet.report.group.charts import (
+    draw_calibration,
+    draw_learning,
+    draw_pr,
+    draw_roc,
+)
+from bids_gevnet.report.group.cohort import count_sites, describe_classes, measure_scans
+from bids_gevnet.report.group.harmonisation import (
+    GainMap,
+    RishReader,
+    SiteEffect,
+    draw_gains,
+    draw_site_effect,
+    group_mask,
+    harmonisation_warnings,
+    measure_site_effect,
+)
+from bids_gevnet.report.group.leakage_audit import audit_group
+from bids_gevnet.report.group.methods import describe_group, facts_of_run
+from bids_gevnet.report.group.mosaic import draw_mosaic
+from bids_gevnet.report.group.networks_compared import read_ablation
+from bids_gevnet.report.group.participants import describe_people
+from bids_gevnet.report.group.quality_strips import (
+    class_style,
+    draw_strips,
+    key_mark,
+    numbered_sites,
+)
+from bids_gevnet.report.group.results import (
+    TaskResult,
+    read_results,
+    verdict,
+)
+from bids_gevnet.report.group.saliency import SaliencyView, read_saliency
+from bids_gevnet.report.group.study_files import GroupEvidence, read_group
+from bids_gevnet.report.methods_text import Methods, to_markdown
+from bids_gevnet.report.page import render_page
+from bids_gevnet.report.scan_files import Volume, read_template
+
+REPORT = "group_report.html"
+
+
+def build_group_report(output_dir: Path) -> Path:
+    """Build the report of a cohort.
+
+    Parameters
+    ----------
+    output_dir : Path
+        Top of the derivatives, after the group level.
+
+    Returns
+    -------
+    report : Path
+        ``output_dir / group_report.html``; the same bytes for the same files.
+    """
+    evidence = read_group(output_dir)
+    results = read_results(evidence.metrics)
+    sites = count_sites(evidence.scans)
+    measures = measure_scans(evidence.scans)
+    audits = audit_group(evidence)
+    findings = collect_group_findings(evidence, sites, measures, results, audits)
+    style = class_style(evidence.labels)
+    template = _template(evidence)
+    page = render_page(
+        "group.html.j2",
+        {
+            "title": "Group report",
+            "evidence": evidence,
+            "findings": findings,
+            "counts": {level: sum(f.level == level for f in findings) for level in LEVELS},
+            "classes": describe_classes(evidence.scans),
+            "sites": sites,
+            "looks": style,
+            "marks": {label: key_mark(*own) for label, own in style.items()},
+            "numbered": numbered_sites(evidence.sites),
+            "strips": draw_strips(evidence.scans, measures),
+            "people": describe_people(evidence, measures, results),
+            "mosaic": None if template is None else draw_mosaic(evidence.scans, template[1]),
+            "harmonisation": _harmonisation(evidence),
+            "results": [_describe_task(task) for task in results],
+            "interval_notes": _sentences(evidence.metrics.get("methods")),
+            "ablation": read_ablation(evidence.metrics),
+            "saliency": _saliency(evidence, template),
+            "learning": _learning(evidence),
+            "audits": audits,
+            "titles": _titles(evidence),
+            "methods": group_methods(evidence),
+            "environment": _environment(evidence),
+        },
+    )
+    path = output_dir / REPORT
+    write_text(path, page)
+    return path
+
+
+def group_methods(evidence: GroupEvidence) -> Methods:
+    """Methods of both levels, as they ran."""
+    scans = [scan.evidence.facts for scan in evidence.scans if scan.evidence is not None]
+    return describe_group(facts_of_run(evidence), scans)
+
+
+def write_group_methods(output_dir: Path) -> Path:
+    """Write CITATION.md: the methods of both levels, with what to cite."""
+    path = output_dir / "CITATION.md"
+    write_text(path, to_markdown(group_methods(read_group(output_dir))))
+    return path
+
+
+def _template(evidence: GroupEvidence) -> tuple[Volume, Volume] | None:
+    """Template and its brain, of the first scan that is there."""
+    settings = _settings(evidence.output_dir, "settings.toml").get("preprocessing", {})
+    for scan in evidence.scans:
+        if scan.evidence is not None:
+            return read_template(scan.evidence, settings)
+    return None
+
+
+def _sentences(raw: Any) -> list[str]:
+    return (
+        [text for text in raw.values() if isinstance(text, str)] if isinstance(raw, dict) else []
+    )
+
+
+@dataclass(frozen=True)
+class TaskSection:
+    """A task with its charts."""
+
+    task: TaskResult
+    level: str
+    verdict: str
+    roc: Markup | None
+    pr: Markup | None
+    calibration: Markup | None
+
+
+def _describe_task(task: TaskResult) -> TaskSection:
+    own = task.main.folds if task.main else None
+    level, text = verdict(task)
+    if own is None:
+        return TaskSection(task, level, text, None, None, None)
+    return TaskSection(
+        task,
+        level,
+        text,
+        draw_roc(own, name=f"{task.key}-roc"),
+        draw_pr(own, name=f"{task.key}-pr"),
+        draw_calibration(own, name=f"{task.key}-calibration"),
+    )
+
+
+@dataclass(frozen=True)
+class HarmonisationSection:
+    """Harmonisation of one task: effect, maps, warnings."""
+
+    task: str
+    title: str
+    effect: SiteEffect | None
+    chart: Markup | None
+    gains: list[GainMap]
+    warnings: Mapping[str, list[str]]
+
+
+def _harmonisation(evidence: GroupEvidence) -> list[HarmonisationSection]:
+    """Describe every task that harmonises; networks of one task share folds and gains."""
+    reader, mask = RishReader(evidence.scans), group_mask(evidence)
+    titles = _titles(evidence)
+    sections = []
+    for number, task in enumerate(dict.fromkeys(model.task for model in evidence.models), 1):
+        network = next(model.network for model in evidence.models if model.task == task)
+        folds, final = evidence.folds_of(task, network), evidence.final_of(task, network)
+        models = [*folds, *([final] if final else [])]
+        if not any(model.card.get("harmonised") is True for model in models):
+            continue
+        effect = measure_site_effect(folds, reader)
+        drawn = effect is not None and effect.changed
+        sections.append(
+            HarmonisationSection(
+                task,
+                titles.get(task, task),
+                effect,
+                draw_site_effect(effect, name=f"h{number}") if effect and drawn else None,
+                draw_gains(final, mask) if final and mask else [],
+                harmonisation_warnings(models),
+            )
+        )
+    return sections
+
+
+def _titles(evidence: GroupEvidence) -> dict[str, str]:
+    return {task.task: task.title for task in read_results(evidence.metrics)}
+
+
+def _saliency(
+    evidence: GroupEvidence, template: tuple[Volume, Volume] | None
+) -> list[tuple[str, SaliencyView]]:
+    if template is None:
+        return []
+    titles = _titles(evidence)
+    found = []
+    for folder in dict.fromkeys(model.folder.parent for model in evidence.models):
+        view = read_saliency(folder / "saliency.json", *template)
+        if view is not None:
+            found.append((titles.get(view.task, view.task), view))
+    return found
+
+
+def _learning(evidence: GroupEvidence) -> list[tuple[str, Markup]]:
+    titles = _titles(evidence)
+    found = []
+    pairs = dict.fromkeys((model.task, model.network) for model in evidence.models)
+    for number, (task, network) in enumerate(pairs, 1):
+        chart = draw_learning(evidence.folds_of(task, network), name=f"learning-{number}")
+        if chart is not None:
+            found.append((f"{titles.get(task, task)}, {network}", chart))
+    return found
+
+
+LIBRARIES = ("matplotlib", "nibabel", "nilearn", "numpy", "pandas", "scikit-learn", "scipy")
+
+
+def _environment(evidence: GroupEvidence) -> dict[str, list[tuple[str, Any]]]:
+    """How the run was started, with what it was trained, and what made this report."""
+    run = read_json(evidence.output_dir / "logs" / "run-group.json")
+    command = run.get("command")
+    told: list[tuple[str, Any]] = [
+        ("Command", " ".join(map(str, command)) if isinstance(command, list) else command),
+        *((key.capitalize(), run.get(key)) for key in ("started", "finished", "seed")),
+        ("Commit", run.get("commit") or source_commit()),
+    ]
+    final = next((model for model in evidence.models if model.fold is None), None)
+    trained = [] if final is None else _trained_with(final.folder / "environment.txt")
+    learning = _settings(evidence.output_dir, "settings-group.toml").get("learning", {})
+    return {
+        "Run": [row for row in told if row[1] is not None],
+        "Trained with": trained,
+        "Report built with": _versions(),
+        "Settings of the group level": [(key, _words(learning[key])) for key in sorted(learning)],
+    }
+
+
+def source_commit() -> str | None:
+    """Return the commit of the source that runs, if it runs from a checkout."""
+    source = Path(__file__).resolve().parents[3]
+    if not (source / ".git").exists():
+        return None
+    command = ["git", "-C", str(source), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _words(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _trained_with(path: Path) -> list[tuple[str, Any]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
+    pairs = [line.split(maxsplit=1) for line in lines]
+    return [(pair[0], pair[1] if len(pair) > 1 else "") for pair in pairs if pair]
+
+
+def _versions() -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = [
+        ("bids_gevnet", __version__),
+        ("Python", platform.python_version()),
+    ]
+    return rows + [(name, metadata.version(name)) for name in LIBRARIES]
+
+
+def _settings(output_dir: Path, name: str) -> Mapping[str, Any]:
+    try:
+        found = tomllib.loads((output_dir / "logs" / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, Mapping)}

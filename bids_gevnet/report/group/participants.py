@@ -1,0 +1,124 @@
+"""The table of participants: one row per scan, with what is known and what was predicted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from bids_gevnet.report.group.cohort import Measure
+from bids_gevnet.report.group.results import TaskResult
+from bids_gevnet.report.group.study_files import CohortScan, GroupEvidence, Predictions
+
+_MOST_TASKS = 6
+_SHOWN = ("motion", "snr", "dice")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Held-out prediction of a scan in one task."""
+
+    probability: float
+    predicted: str
+    right: bool
+    fold: int
+
+
+@dataclass(frozen=True)
+class PersonRow:
+    """A row of the table."""
+
+    scan: CohortScan
+    link: str
+    label_number: int
+    site_number: int
+    outcomes: list[Outcome | None]
+    measures: list[float | None]
+    errors: int
+    warnings: int
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a prediction was wrong."""
+        return any(outcome is not None and not outcome.right for outcome in self.outcomes)
+
+
+@dataclass(frozen=True)
+class PeopleTable:
+    """Rows, and what the columns are.
+
+    Attributes
+    ----------
+    tasks : list of (str, str)
+        Title of each task and the network that predicted.
+    measures : list of Measure
+    sessions : bool
+        Whether somebody has one.
+    """
+
+    rows: list[PersonRow]
+    tasks: list[tuple[str, str]]
+    measures: list[Measure]
+    sessions: bool
+
+
+def describe_people(
+    evidence: GroupEvidence, measures: Sequence[Measure], results: Sequence[TaskResult]
+) -> PeopleTable:
+    """Put the table together."""
+    chosen = _main_predictions(evidence, results)[:_MOST_TASKS]
+    shown = [measure for measure in measures if measure.key in _SHOWN]
+    outcomes = [_outcomes(predictions) for _, predictions in chosen]
+    rows = []
+    for number, scan in enumerate(evidence.scans):
+        levels = [finding.level for finding in scan.findings]
+        rows.append(
+            PersonRow(
+                scan,
+                quote(scan.report),
+                evidence.labels.index(scan.label),
+                evidence.sites.index(scan.site),
+                [own.get(scan.scan) for own in outcomes],
+                [measure.values[number] for measure in shown],
+                levels.count("error"),
+                levels.count("warning"),
+            )
+        )
+    return PeopleTable(
+        rows,
+        [(title, predictions.network) for title, predictions in chosen],
+        shown,
+        any(scan.session for scan in evidence.scans),
+    )
+
+
+def _main_predictions(
+    evidence: GroupEvidence, results: Sequence[TaskResult]
+) -> list[tuple[str, Predictions]]:
+    """Predictions of the network that each task shows in full."""
+    named = {task.task: task for task in results}
+    found = []
+    for slug in evidence.tasks:
+        own = [p for p in evidence.predictions if p.task == slug]
+        task = named.get(slug)
+        main = task.main.model if task and task.main else own[0].network
+        chosen = next((p for p in own if p.network == main), own[0])
+        found.append((task.title if task else slug, chosen))
+    return found
+
+
+def _outcomes(predictions: Predictions) -> dict[str, Outcome]:
+    found = {}
+    for scan, truth, predicted, fold, chances in zip(
+        predictions.scans,
+        predictions.truth,
+        predictions.predicted,
+        predictions.folds,
+        predictions.probabilities,
+        strict=True,
+    ):
+        found[scan] = Outcome(
+            float(chances[truth]),
+            predictions.labels[int(predicted)],
+            bool(truth == predicted),
+            int(fold),
+        )
+    return found

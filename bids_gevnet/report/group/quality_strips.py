@@ -1,0 +1,159 @@
+"""Strip plots of quality measures: one dot per scan, in columns of sites.
+
+Dots are SVG elements of their own, with the scan's key, so that the page's script can light up
+one scan in every plot at once; without the script they are a picture all the same. Shape and
+colour both say the class.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from markupsafe import Markup, escape
+
+from bids_gevnet.report.figures.drawing import PALETTE
+from bids_gevnet.report.group.cohort import Measure
+from bids_gevnet.report.group.study_files import CohortScan
+
+NARROW, WIDE, HEIGHT = 300, 620, 190
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40, 6, 8, 20
+_MOST_NAMED = 6
+_CROWDED = ((200, 0.7), (80, 0.85), (0, 1.0))
+"""Scans from which dots are smaller, and how much."""
+
+SHAPES = (
+    "M-3.4 0a3.4 3.4 0 1 0 6.8 0a3.4 3.4 0 1 0-6.8 0",
+    "M-3-3h6v6h-6z",
+    "M0-4L3.8 3h-7.6z",
+    "M0 4L3.8-3h-7.6z",
+    "M0-4.2L4.2 0L0 4.2L-4.2 0z",
+    "M-1.2-4h2.4v2.8h2.8v2.4h-2.8v2.8h-2.4v-2.8h-2.8v-2.4h2.8z",
+)
+"""Circle, square, two triangles, diamond, cross: a shape for each colour."""
+
+
+@dataclass(frozen=True)
+class StripPlot:
+    """A plot and what to say about it."""
+
+    measure: Measure
+    svg: Markup
+    summary: str
+    wide: bool
+
+
+def class_style(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Colour and shape of each class; they repeat where there are more than six."""
+    return {
+        label: (f"var(--c{i % len(PALETTE)})", SHAPES[i % len(SHAPES)])
+        for i, label in enumerate(labels)
+    }
+
+
+def draw_strips(scans: Sequence[CohortScan], measures: Sequence[Measure]) -> list[StripPlot]:
+    """Draw every measure."""
+    return [_draw(scans, measure) for measure in measures]
+
+
+def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
+    sites = sorted({scan.site for scan in scans})
+    style = class_style(sorted({scan.label for scan in scans}))
+    known = [value for value in measure.values if value is not None]
+    ticks = nice_ticks(min(known), max(known))
+    low, high = min(ticks[0], *known), max(ticks[-1], *known)
+    span = max(high - low, 1e-12)
+    width = NARROW if len(sites) <= _MOST_NAMED else WIDE
+    column = (width - _LEFT - _RIGHT) / len(sites)
+    size = next(size for count, size in _CROWDED if len(known) >= count)
+    parts = [_axes(ticks, low, span, sites, column)]
+    seen: dict[tuple[str, int], int] = {}
+    for scan, value in zip(scans, measure.values, strict=True):
+        if value is None:
+            continue
+        y = _height(value, low, span)
+        # Dots at about the same place stand side by side, turn by turn left and right.
+        place = scan.site, round(y / (6 * size))
+        rank = seen[place] = seen.get(place, -1) + 1
+        offset = (rank + 1) // 2 * (1 if rank % 2 else -1) * min(7.0 * size, 0.3 * column)
+        reach = 0.44 * column
+        x = _LEFT + column * (sites.index(scan.site) + 0.5) + max(-reach, min(reach, offset))
+        colour, shape = style[scan.label]
+        parts.append(
+            Markup('<path class="dot" data-p="{}" d="{}" transform="translate({} {}){}" ').format(
+                scan.key, shape, f"{x:.1f}", f"{y:.1f}", "" if size == 1 else f" scale({size})"
+            )
+            + Markup('style="--mark:{}" data-v="{}"/>').format(colour, f"{value:.4g}")
+        )
+    summary = _summary(measure, known)
+    head = Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
+        width, HEIGHT, summary
+    )
+    svg = head + Markup("").join(parts) + Markup("</svg>")
+    return StripPlot(measure, svg, summary, width == WIDE)
+
+
+def _height(value: float, low: float, span: float) -> float:
+    return HEIGHT - _BOTTOM - (value - low) / span * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _axes(
+    ticks: Sequence[float], low: float, span: float, sites: Sequence[str], column: float
+) -> Markup:
+    lines = []
+    for tick in ticks:
+        y = f"{_height(tick, low, span):.1f}"
+        right = f"{_LEFT + column * len(sites):.0f}"
+        lines.append(
+            Markup('<line x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, right, y, y)
+            + Markup('<text x="{}" y="{}" class="tick">{:g}</text>').format(_LEFT - 5, y, tick)
+        )
+    for number, site in enumerate(sites):
+        x = f"{_LEFT + column * (number + 0.5):.1f}"
+        # With many sites their numbers are named in the legend.
+        name = site if len(sites) <= _MOST_NAMED else str(number + 1)
+        room = int(column / 5.6)
+        text = name if len(name) <= room else name[: max(room - 1, 1)] + "…"
+        lines.append(
+            Markup('<text x="{}" y="{}" class="name">{}<title>{}</title></text>').format(
+                x, HEIGHT - 6, text, site
+            )
+        )
+    return Markup('<g class="frame">') + Markup("").join(lines) + Markup("</g>")
+
+
+def numbered_sites(sites: Sequence[str]) -> list[tuple[int, str]]:
+    """Numbers that stand for sites in the plots; none where names are written out."""
+    return list(enumerate(sites, 1)) if len(sites) > _MOST_NAMED else []
+
+
+def _summary(measure: Measure, known: Sequence[float]) -> str:
+    unit = f" {measure.unit}" if measure.unit else ""
+    return (
+        f"{measure.name} of {len(known)} scans: median {np.median(known):.3g}{unit}, "
+        f"from {min(known):.3g} to {max(known):.3g}{unit}"
+        + (f"; {len(measure.far)} far from the others of their site." if measure.far else ".")
+    )
+
+
+def nice_ticks(low: float, high: float, count: int = 4) -> list[float]:
+    """Round numbers that span a range; a constant gets some room on both sides.
+
+    >>> nice_ticks(0.13, 0.94)
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
+        room = 0.5 * abs(low) or 0.5
+        low, high = low - room if low else 0.0, high + room
+    rough = (high - low) / count
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = power * next(f for f in (1, 2, 2.5, 5, 10) if f * power >= rough * (1 - 1e-9))
+    first, last = np.floor(low / step + 1e-9), np.ceil(high / step - 1e-9)
+    return [float(round(k * step, 12)) for k in np.arange(first, last + 1)]
+
+
+def key_mark(colour: str, shape: str) -> Markup:
+    """Draw the mark of a class for a legend."""
+    return Markup(
+        '<svg class="key-mark" viewBox="-5 -5 10 10" aria-hidden="true">'
+        '<path class="dot" d="{}" style="--mark:{}"/></svg>'
+    ).format(escape(shape), colour)

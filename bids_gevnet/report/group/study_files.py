@@ -1,0 +1,306 @@
+"""Find on disk what the group report is made of, and survive whatever is missing or broken.
+
+Everything comes from the tables and models that the group level wrote and from the derivatives
+of the participant level; nothing is trained or predicted again.
+"""
+
+import csv
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bids_gevnet.bids.reading import read_json
+from bids_gevnet.errors import BidsGevnetError
+from bids_gevnet.harmonisation.gains import RishGains, load_gains
+from bids_gevnet.report.alerts import Finding, collect_findings
+from bids_gevnet.report.figures.motion import summarise_motion
+from bids_gevnet.report.scan_files import ScanEvidence, find_scans, read_table
+
+COHORT_FIXED = (
+    "participant_id", "session_id", "scan", "site", "age", "sex", "mean_framewise_displacement",
+)  # fmt: skip
+_FOLD = re.compile(r"fold-(\d+)")
+
+
+@dataclass(frozen=True)
+class CohortScan:
+    """One row of group_cohort.tsv and what is on disk of that scan.
+
+    Attributes
+    ----------
+    key : str
+        Short and safe for identifiers in the page.
+    participant, scan, label, site : str
+    session, sex : str
+        Empty where unknown.
+    age, motion : float or None
+    evidence : ScanEvidence or None
+    findings : list of Finding
+    report : str
+        Name of the subject report, empty if there is none.
+    """
+
+    key: str
+    participant: str
+    session: str
+    scan: str
+    label: str
+    site: str
+    age: float | None
+    sex: str
+    motion: float | None
+    evidence: ScanEvidence | None = None
+    findings: list[Finding] = field(default_factory=list)
+    report: str = ""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Held-out predictions of one network for one task, all folds, in the order of the table.
+
+    Attributes
+    ----------
+    task, network : str
+    labels : tuple of str
+    scans, participants, sites : tuple of str
+    truth, folds : (n,) array of int
+    probabilities : (n, n_classes) array
+    """
+
+    task: str
+    network: str
+    labels: tuple[str, ...]
+    scans: tuple[str, ...]
+    participants: tuple[str, ...]
+    sites: tuple[str, ...]
+    truth: npt.NDArray[np.intp]
+    folds: npt.NDArray[np.intp]
+    probabilities: npt.NDArray[np.float64]
+
+    @cached_property
+    def predicted(self) -> npt.NDArray[np.intp]:
+        """Most probable class of each scan: (n,) array."""
+        return np.asarray(self.probabilities.argmax(axis=1))
+
+
+@dataclass(frozen=True)
+class FoldModel:
+    """A model folder: of one fold, or the final one (fold is None)."""
+
+    folder: Path
+    task: str
+    network: str
+    fold: int | None
+    card: Mapping[str, Any]
+
+    @cached_property
+    def held_out(self) -> dict[str, list[float]]:
+        """Scores by scan; empty where there are none."""
+        entries = read_json(self.folder / "held_out.json").get("scans", [])
+        found = {}
+        for entry in entries if isinstance(entries, list) else []:
+            scores = entry.get("scores") if isinstance(entry, Mapping) else None
+            if isinstance(scores, list) and all(isinstance(s, int | float) for s in scores):
+                found[str(entry.get("scan"))] = [float(value) for value in scores]
+        return found
+
+    def names(self, key: str) -> list[str]:
+        """Give a list of words of the card; empty if it is something else."""
+        found = self.card.get(key)
+        return [str(item) for item in found] if isinstance(found, list) else []
+
+    @cached_property
+    def curve(self) -> dict[str, list[float]]:
+        """Columns of the learning curve; NaN where a cell is empty."""
+        table = read_table_text(self.folder / "learning_curve.csv", ",")
+        names = list(table[0]) if table else []
+        return {name: [_float(row[name]) for row in table] for name in names}
+
+    @cached_property
+    def gains(self) -> RishGains | None:
+        """The harmonisation, if the model has one that can be read."""
+        try:
+            return load_gains(self.folder / "harmonisation.npz")
+        except BidsGevnetError:
+            return None
+
+
+@dataclass(frozen=True)
+class GroupEvidence:
+    """All that the group level left."""
+
+    output_dir: Path
+    target: str
+    scans: tuple[CohortScan, ...]
+    predictions: tuple[Predictions, ...]
+    metrics: Mapping[str, Any]
+    models: tuple[FoldModel, ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes, sorted."""
+        return tuple(sorted({scan.label for scan in self.scans}))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites, sorted."""
+        return tuple(sorted({scan.site for scan in self.scans}))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Slugs of the tasks in the order of the predictions."""
+        return tuple(dict.fromkeys(found.task for found in self.predictions))
+
+    def networks(self, task: str) -> tuple[str, ...]:
+        """Networks of a task in the order of the predictions."""
+        return tuple(found.network for found in self.predictions if found.task == task)
+
+    def folds_of(self, task: str, network: str) -> list[FoldModel]:
+        """Models of a task's folds in their order."""
+        found = [m for m in self.models if (m.task, m.network) == (task, network)]
+        return sorted((m for m in found if m.fold is not None), key=lambda m: m.fold or 0)
+
+    def final_of(self, task: str, network: str) -> FoldModel | None:
+        """Return the model trained on everybody."""
+        found = [m for m in self.models if (m.task, m.network) == (task, network)]
+        return next((m for m in found if m.fold is None), None)
+
+
+def read_group(output_dir: Path) -> GroupEvidence:
+    """Read everything; what cannot be read is left out."""
+    metrics = read_json(output_dir / "group_metrics.json")
+    table = read_table_text(output_dir / "group_cohort.tsv")
+    target = _target(metrics, table)
+    return GroupEvidence(
+        output_dir=output_dir,
+        target=target,
+        scans=tuple(_read_scans(output_dir, table, target)),
+        predictions=tuple(_read_predictions(output_dir / "group_predictions.tsv")),
+        metrics=metrics,
+        models=tuple(_read_models(output_dir / "models")),
+    )
+
+
+def read_table_text(path: Path, delimiter: str = "\t") -> list[dict[str, str]]:
+    """Rows of a table as text, "n/a" as nothing; no rows if it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            rows = list(csv.DictReader(stream, delimiter=delimiter, quoting=csv.QUOTE_NONE))
+    except (OSError, ValueError, csv.Error):
+        return []
+    return [
+        {key: "" if value in (None, "n/a") else str(value) for key, value in row.items() if key}
+        for row in rows
+    ]
+
+
+def _float(text: str | None) -> float:
+    try:
+        return float(text or "nan")
+    except ValueError:
+        return math.nan
+
+
+def _known(text: str | None) -> float | None:
+    value = _float(text)
+    return value if math.isfinite(value) else None
+
+
+def _target(metrics: Mapping[str, Any], table: Sequence[Mapping[str, str]]) -> str:
+    named = metrics.get("target")
+    columns = list(table[0]) if table else []
+    if isinstance(named, str) and named in columns:
+        return named
+    others = [c for c in columns if c not in COHORT_FIXED and not c.startswith("fold_")]
+    return others[0] if others else "diagnosis"
+
+
+def _read_scans(
+    output_dir: Path, table: Sequence[Mapping[str, str]], target: str
+) -> Iterator[CohortScan]:
+    known: dict[str, dict[str, ScanEvidence]] = {}
+    for number, row in enumerate(table, 1):
+        participant = row.get("participant_id", "")
+        label = participant.removeprefix("sub-")
+        # A label from the table becomes a path only if it is one that BIDS allows.
+        safe = label.isalnum() and label.isascii()
+        if safe and label not in known:
+            known[label] = {scan.name: scan for scan in find_scans(output_dir, label)}
+        evidence = known.get(label, {}).get(row.get("scan", ""))
+        report = f"sub-{label}.html"
+        yield CohortScan(
+            key=f"p{number}",
+            participant=participant,
+            session=row.get("session_id", ""),
+            scan=row.get("scan", ""),
+            label=row.get(target, ""),
+            site=row.get("site", ""),
+            age=_known(row.get("age")),
+            sex=row.get("sex", ""),
+            motion=_known(row.get("mean_framewise_displacement")),
+            evidence=evidence,
+            findings=[] if evidence is None else _findings(evidence),
+            report=report if safe and (output_dir / report).is_file() else "",
+        )
+
+
+def _findings(evidence: ScanEvidence) -> list[Finding]:
+    confounds = read_table(evidence.native("desc-confounds_timeseries.tsv"))
+    return collect_findings(evidence, None if confounds is None else summarise_motion(confounds))
+
+
+def _read_predictions(path: Path) -> Iterator[Predictions]:
+    rows = read_table_text(path)
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in rows:
+        # Baselines and other schemes are in the metrics; people are looked up in the folds.
+        if (row.get("kind"), row.get("scheme")) == ("network", "folds"):
+            groups.setdefault((row.get("task", ""), row.get("model", "")), []).append(row)
+    for (task, network), members in groups.items():
+        columns = [name for name in members[0] if name.startswith("prob_")]
+        # Classes of other tasks have no probability here.
+        used = [name for name in columns if all(_known(row[name]) is not None for row in members)]
+        labels = tuple(name.removeprefix("prob_") for name in used)
+        own = [r for r in members if r.get("label") in labels and _known(r.get("fold"))]
+        if len(labels) < 2 or not own:
+            continue
+        yield Predictions(
+            task=task,
+            network=network,
+            labels=labels,
+            scans=tuple(row.get("scan", "") for row in own),
+            participants=tuple(row.get("participant_id", "") for row in own),
+            sites=tuple(row.get("site", "") for row in own),
+            truth=np.array([labels.index(row["label"]) for row in own]),
+            folds=np.array([int(_float(row["fold"])) for row in own]),
+            probabilities=np.array([[_float(row[name]) for name in used] for row in own]),
+        )
+
+
+def _read_models(models: Path) -> Iterator[FoldModel]:
+    for path in sorted(models.glob("**/model.json")):
+        folder = path.parent
+        fold = _FOLD.fullmatch(folder.name)
+        if fold is None and folder.name != "final":
+            continue
+        try:
+            card = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if not isinstance(card, Mapping):
+            continue
+        yield FoldModel(
+            folder=folder,
+            task=str(card.get("task", "")),
+            network=str(card.get("network", "")),
+            fold=int(fold.group(1)) if fold else None,
+            card=card,
+        )

@@ -1,0 +1,310 @@
+"""What each section of the subject report shows, computed from the files of one scan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from bids_gevnet.dwi.gradients import direction_angle_deg
+from bids_gevnet.dwi.shells import PREFERRED_B, Shells, divide_by_b0, find_shells
+from bids_gevnet.errors import BidsGevnetError
+from bids_gevnet.report.figures.brain import (
+    Box,
+    ColourMap,
+    Slice,
+    bounding_box,
+    draw_map,
+    draw_outlines,
+    draw_overlay,
+    inner,
+)
+from bids_gevnet.report.figures.sphere import (
+    Scene,
+    VoxelSignal,
+    glyph_scene,
+    gradient_scene,
+    voxel_signal,
+)
+from bids_gevnet.report.scan_files import (
+    Gradients,
+    ScanEvidence,
+    SeriesSummary,
+    Volume,
+    read_gradients,
+    read_table,
+    read_template,
+    read_volume,
+    summarise_series,
+)
+
+DEGREES = (0, 2, 4, 6)
+AXIAL_MM = (-28.0, -10.0, 8.0, 26.0, 44.0)
+"""Template slices through cerebellum, pons, basal ganglia, corona radiata and vertex."""
+
+OVERLAY_POSITIONS = (
+    *((2, z) for z in (-30.0, 6.0, 36.0)),
+    *((1, y) for y in (-60.0, -20.0, 20.0)),
+    *((0, x) for x in (-46.0, -20.0, 2.0, 24.0, 48.0)),
+)
+MAP_POSITIONS = (*((2, z) for z in AXIAL_MM), (1, -18.0), (0, 2.0))
+
+
+@dataclass(frozen=True)
+class GradientView:
+    """Gradient tables on a sphere, and how far they turned."""
+
+    scene: Scene
+    groups: list[tuple[str, str]]
+    shells: list[tuple[float, int]]
+    b0_volumes: int
+    median_turn_deg: float | None
+    largest_turn_deg: float | None
+
+
+def gradient_view(scan: ScanEvidence, b0_threshold: float) -> GradientView | None:
+    """Compare the table of the dataset, the corrected one and the one in template space."""
+    after = read_gradients(scan.native("desc-preproc_dwi.nii.gz"))
+    standard = read_gradients(scan.standard("desc-preproc_dwi.nii.gz"))
+    before = _table_before(scan)
+    known = [table for table in (after, standard, before) if table is not None]
+    if not known:
+        return None
+    count = len(known[0].bvals)
+    shells = find_shells(known[0].bvals, b0_threshold=b0_threshold)
+    number = np.full(count, -1, np.intp)
+    for index, shell in enumerate(shells.shells):
+        number[shell.volumes] = index
+    tables = [
+        (group, label, table.bvecs_ras)
+        for group, label, table in (
+            ("before", "As in the dataset", before),
+            ("after", "After motion correction", after),
+            ("standard", "In template space", standard),
+        )
+        if table is not None and len(table.bvals) == count
+    ]
+    turn = None
+    if before is not None and after is not None and len(before.bvals) == len(after.bvals):
+        weighted = number >= 0
+        turn = direction_angle_deg(before.bvecs_ras[weighted], after.bvecs_ras[weighted])
+        turn = turn[np.isfinite(turn)]
+    return GradientView(
+        gradient_scene([(group, table) for group, _, table in tables], number),
+        [(group, label) for group, label, _ in tables],
+        [(shell.b_value, shell.n_directions) for shell in shells.shells],
+        int(shells.b0.size),
+        float(np.median(turn)) if turn is not None and turn.size else None,
+        float(turn.max()) if turn is not None and turn.size else None,
+    )
+
+
+def _table_before(scan: ScanEvidence) -> Gradients | None:
+    runs = scan.parts("conform")
+    try:
+        bvals = np.concatenate([np.asarray(run["bvals"], float).ravel() for run in runs])
+        bvecs = np.concatenate([np.asarray(run["bvecs_ras"], float) for run in runs])
+    except (KeyError, ValueError, TypeError):
+        return None
+    if bvecs.shape != (len(bvals), 3) or not np.isfinite(bvecs).all():
+        return None
+    return Gradients(bvals, bvecs)
+
+
+def mask_slices(scan: ScanEvidence) -> list[Slice]:
+    """Outline the brain mask on the mean b0."""
+    b0 = read_volume(scan.native("dwiref.nii.gz"))
+    mask = read_volume(scan.native("desc-brain_mask.nii.gz"))
+    if b0 is None or mask is None:
+        return []
+    return draw_outlines(b0, mask, counts={2: 6, 1: 3, 0: 3})
+
+
+@dataclass(frozen=True)
+class TemplateSpace:
+    """What the sections in template space share: read once."""
+
+    mask: Volume | None
+    box: Box | None
+    rish: Mapping[int, Volume]
+    gradients: Gradients | None
+    shells: Shells | None
+    voxels: list[tuple[str, tuple[int, int, int]]]
+    series: SeriesSummary | None
+
+
+def read_template_space(scan: ScanEvidence, b0_threshold: float) -> TemplateSpace:
+    """Read masks, maps and, in one pass, the series in template space."""
+    mask = read_volume(scan.standard("desc-brain_mask.nii.gz"))
+    rish = {
+        degree: volume
+        for degree in DEGREES
+        if (volume := read_volume(scan.standard(f"model-sh_param-rish{degree}_dwimap.nii.gz")))
+        is not None
+    }
+    image = scan.standard("desc-preproc_dwi.nii.gz")
+    gradients = read_gradients(image)
+    shells = None if gradients is None else find_shells(gradients.bvals, b0_threshold=b0_threshold)
+    voxels = [] if mask is None else choose_voxels(mask, rish)
+    series = None
+    if shells is not None and shells.b0.size:
+        series = summarise_series(image, shells.b0, [voxel for _, voxel in voxels])
+    if series is not None and gradients is not None:
+        # A table of another length belongs to another image.
+        series = series if series.signals.shape[1] == len(gradients.bvals) else None
+    box = None if mask is None else bounding_box(mask)
+    return TemplateSpace(mask, box, rish, gradients, shells, voxels, series)
+
+
+def choose_voxels(
+    mask: Volume, rish: Mapping[int, Volume]
+) -> list[tuple[str, tuple[int, int, int]]]:
+    """Pick a few voxels that show different signals, by their RISH features.
+
+    Returns
+    -------
+    voxels : list of (str, (int, int, int))
+        What the voxel is an example of, and its index.
+    """
+    if any(_differs(rish.get(degree), mask) for degree in (0, 2, 4)):
+        return []
+    inside = inner(mask).data > 0.5
+    index = np.argwhere(inside)
+    if len(index) < 10:
+        return []
+    mean, second, fourth = (np.maximum(rish[degree].data[inside], 1e-9) for degree in (0, 2, 4))
+    anisotropy = second / mean
+    # Fluid has little signal and, for its size, much noise of every degree.
+    bright = mean >= np.median(mean)
+    white = bright & (anisotropy >= np.quantile(anisotropy[bright], 0.5))
+    typical = np.abs(anisotropy - np.median(anisotropy)) / anisotropy.std() + np.abs(
+        mean - np.median(mean)
+    ) / max(float(mean.std()), 1e-9)
+    picks = {
+        "Most anisotropic": int(np.argmax(np.where(bright, anisotropy, -1))),
+        "Most structure of degree 4": int(np.argmax(np.where(white, fourth / second, -1))),
+        "Nearest to the median": int(np.argmin(typical)),
+        "Strongest attenuation": int(np.argmin(mean)),
+    }
+    return [(why, _voxel(index[which])) for why, which in picks.items()]
+
+
+def _differs(volume: Volume | None, mask: Volume) -> bool:
+    return volume is None or volume.data.shape != mask.data.shape
+
+
+def _voxel(index: npt.NDArray[Any]) -> tuple[int, int, int]:
+    i, j, k = (int(value) for value in index)
+    return i, j, k
+
+
+@dataclass(frozen=True)
+class Glyph:
+    """A voxel with its signal and how to draw it."""
+
+    why: str
+    position_mm: list[float]
+    signal: VoxelSignal
+    scene: Scene
+
+
+def glyphs(scan: ScanEvidence, space: TemplateSpace) -> list[Glyph]:
+    """Compare samples and measurements in the chosen voxels."""
+    nside = int(scan.part("sphere").get("nside", 4))
+    if space.series is None or space.gradients is None or space.shells is None:
+        return []
+    if not space.shells.shells:
+        return []
+    samples = summarise_series(
+        scan.standard("desc-healpix_dwi.nii.gz"),
+        np.array([], np.intp),
+        [voxel for _, voxel in space.voxels],
+    )
+    if samples is None or samples.signals.shape[1] != 6 * nside**2:
+        return []
+    target = float(scan.part("sphere").get("b_value", PREFERRED_B))
+    shell = min(space.shells.shells, key=lambda shell: abs(shell.b_value - target))
+    directions = space.gradients.bvecs_ras[shell.volumes]
+    found = []
+    for row, (why, voxel) in enumerate(space.voxels):
+        reference = np.array([space.series.b0.data[voxel]])
+        measured = divide_by_b0(space.series.signals[row, shell.volumes][None], reference)[0]
+        try:
+            signal = voxel_signal(
+                directions, measured.astype(np.float64), samples.signals[row].astype(float), nside
+            )
+        except BidsGevnetError:
+            return []
+        affine = space.series.b0.affine
+        position = affine[:3, :3] @ np.array(voxel) + affine[:3, 3]
+        found.append(Glyph(why, position.round().tolist(), signal, glyph_scene(signal)))
+    return found
+
+
+def overlay_slices(
+    scan: ScanEvidence, space: TemplateSpace, settings: Mapping[str, Any]
+) -> list[Slice]:
+    """Draw scan and template on the same slices."""
+    loaded = read_template(scan, settings)
+    if space.series is None or loaded is None:
+        return []
+    template, mask = loaded
+    box = bounding_box(mask)
+    if box is None:
+        return []
+    return draw_overlay(
+        space.series.b0, template, mask, box, positions=_within(OVERLAY_POSITIONS, box)
+    )
+
+
+def _within(positions: Sequence[tuple[int, float]], box: Box) -> list[tuple[int, float]]:
+    return [(a, mm) for a, mm in positions if box[0][a] < mm < box[1][a]]
+
+
+def rish_maps(space: TemplateSpace) -> list[ColourMap]:
+    """Draw the energy of each degree."""
+    if space.mask is None or space.box is None:
+        return []
+    positions = _within(MAP_POSITIONS, space.box)
+    return [
+        draw_map(f"Degree {degree}", volume, space.mask, space.box, positions=positions)
+        for degree, volume in space.rish.items()
+        if volume.data.shape == space.mask.data.shape
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A prediction: the table as it lies on disk, and its probabilities."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    probabilities: list[tuple[str, float]]
+    predicted: str | None
+
+
+def read_prediction(scan: ScanEvidence) -> Prediction | None:
+    """Read the prediction of a model, one row per class, if there is one."""
+    table = read_table(scan.native("model-gevnet_prediction.tsv"))
+    if table is None:
+        return None
+    columns = [str(column) for column in table.columns]
+    probabilities = []
+    if {"label", "probability"} <= set(columns):
+        chances = pd.to_numeric(table["probability"], errors="coerce")
+        probabilities = [
+            (str(label), float(chance))
+            for label, chance in zip(table["label"], chances, strict=True)
+            if 0 <= chance <= 1
+        ]
+    predicted = max(probabilities, key=lambda pair: pair[1])[0] if probabilities else None
+    rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+    return Prediction(columns, rows, probabilities, predicted)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return "n/a" if np.isnan(value) else f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,41 @@
+"""Jobs written for a cluster are those of the group level, which then need not train."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bids_gevnet.cli.group_jobs import main
+from bids_gevnet.cli.parser import parse_request
+from bids_gevnet.learn.evaluate.collection import prepare_group
+from bids_gevnet.learn.train.jobs import read_jobs
+
+OPTIONS = ("--folds", "2", "--epochs", "1", "--samples-per-class", "2", "--network", "ckn2")
+HERE = ("--devices", "cpu:1", "--nprocs", "1", "--resume")
+
+
+def test_jobs_are_those_of_the_group_level(
+    make_study: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NIPYPE_CONFIG_DIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "/nonexistent")
+    study = make_study(per_class=2)
+    arguments = [str(study.bids_dir), str(study.output_dir), "group", *OPTIONS, *HERE]
+    assert main(arguments) == 0
+    printed = Path(capsys.readouterr().out.strip())
+    assert printed == study.output_dir / "work/group/jobs.json"
+    jobs, _ = read_jobs(printed)
+    assert not any(Path(job.model_dir).exists() for job in jobs)
+    settings = parse_request(arguments).settings
+    again = prepare_group(study.output_dir, study.bids_dir, settings.learning, settings.execution)
+    assert [job.digest for job in jobs] == [job.digest for job in again.jobs]
+    assert json.loads(printed.read_text())["threads"] == 1
+
+
+def test_only_the_group_level_has_jobs(make_study: Any, capsys: Any, tmp_path: Path) -> None:
+    study = make_study(per_class=2)
+    assert main([str(study.bids_dir), str(study.output_dir), "participant"]) == 2
+    assert "found participant" in capsys.readouterr().err
+    assert main([str(study.bids_dir), str(tmp_path / "nowhere"), "group"]) == 2
+    assert "participant first" in capsys.readouterr().err

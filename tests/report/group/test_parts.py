@@ -1,0 +1,284 @@
+"""Pieces of the group report against known truth: association, outliers, gains, transforms."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report.group_study import AFFINE, GroupStudy, head
+
+from bids_gevnet.bids.writing import write_image
+from bids_gevnet.report.group.cohort import (
+    count_sites,
+    cramers_v,
+    describe_classes,
+    far_from_site,
+    measure_scans,
+)
+from bids_gevnet.report.group.harmonisation import (
+    RishReader,
+    draw_gains,
+    explained_by_site,
+    group_mask,
+    measure_site_effect,
+    thin_out,
+)
+from bids_gevnet.report.group.mosaic import draw_mosaic, read_transform
+from bids_gevnet.report.group.quality_strips import draw_strips, nice_ticks
+from bids_gevnet.report.group.results import Evaluation, TaskResult, Value, read_results, verdict
+from bids_gevnet.report.group.saliency import sphere_scene
+from bids_gevnet.report.group.study_files import CohortScan, read_group
+from bids_gevnet.report.scan_files import Volume, find_scans
+
+
+def scan(key: int, label: str, site: str, **more) -> CohortScan:
+    known = {"age": 70.0, "sex": "F", "motion": 0.1} | more
+    name = f"sub-{key:02d}"
+    return CohortScan(f"p{key}", name, "", name, label, site, **known)
+
+
+def test_association_of_independent_and_of_identical_columns():
+    assert cramers_v(np.array([[25, 25], [25, 25]])) == 0
+    assert cramers_v(np.array([[50, 0], [0, 50]])) == pytest.approx(1)
+    assert cramers_v(np.array([[50, 50]])) is None
+    assert cramers_v(np.array([[0, 0], [5, 5]])) is None
+
+
+def test_association_is_corrected_for_chance():
+    """Without the correction, unrelated columns of a small sample seem related."""
+    rng = np.random.default_rng(0)
+    raw, corrected = [], []
+    for _ in range(200):
+        table = np.zeros((5, 3), int)
+        for _ in range(30):
+            table[rng.integers(5), rng.integers(3)] += 1
+        n = table.sum()
+        expected = np.outer(table.sum(1), table.sum(0)) / n
+        good = expected > 0
+        chi = ((table - expected)[good] ** 2 / expected[good]).sum()
+        raw.append(np.sqrt(chi / n / 2))
+        corrected.append(cramers_v(table))
+    assert np.mean(raw) > 0.3
+    assert np.mean(corrected) < 0.15
+
+
+@given(st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=5))
+def test_association_is_between_zero_and_one(rows):
+    value = cramers_v(np.array(rows))
+    assert value is None or 0 <= value <= 1
+
+
+def test_sites_count_people_not_scans():
+    twice = [scan(1, "AD", "A"), scan(2, "PD", "A"), scan(3, "PD", "B")]
+    twice.append(CohortScan("p4", "sub-01", "ses-2", "sub-01_ses-2", "AD", "A", 70, "F", 0.1))
+    table = count_sites(twice)
+    assert table.counts.tolist() == [[1, 1], [0, 1]]
+    assert table.alone == ["B"]
+    rows = {row.label: row for row in describe_classes(twice)}
+    assert (rows["AD"].participants, rows["AD"].scans) == (1, 2)
+    assert rows["Everybody"].sex == "3 F"
+
+
+def test_one_far_value_is_found_at_its_own_site_only():
+    rng = np.random.default_rng(0)
+    values = [*rng.normal(1, 0.1, 10), *rng.normal(5, 0.1, 10)]
+    sites = ["A"] * 10 + ["B"] * 10
+    assert far_from_site(values, sites) == []  # far between sites is no outlier
+    values[3] = 5.0
+    assert far_from_site(values, sites) == [3]
+    assert far_from_site(values[:4], sites[:4]) == []  # too few to say
+
+
+def test_missing_values_are_left_out():
+    values = [None, *np.linspace(1, 2, 8), None, 50.0]
+    assert far_from_site(values, ["A"] * len(values)) == [10]
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 1e6))
+def test_ticks_span_the_range(low, extent):
+    high = low + extent
+    ticks = nice_ticks(low, high)
+    slack = 1e-6 * max(abs(low), abs(high), 1)
+    assert ticks[0] <= low + slack
+    assert ticks[-1] >= high - slack
+    assert 2 <= len(ticks) <= 8
+
+
+def test_strip_plots_put_values_in_order():
+    scans = [scan(i, "AD", "A", motion=value) for i, value in enumerate((0.3, 0.1, 0.2))]
+    (plot,) = draw_strips(scans, measure_scans(scans))
+    heights = [
+        float(part.split(")")[0].split(" ")[1]) for part in plot.svg.split("translate(")[1:]
+    ]
+    assert np.argsort(heights).tolist() == [0, 2, 1]  # up is more
+    assert "median 0.2 mm" in plot.summary
+
+
+def test_site_explains_what_it_explains():
+    sites = ["A"] * 20 + ["B"] * 20
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=40)
+    assert explained_by_site(noise, sites) < 0.2
+    shifted = noise + np.where(np.arange(40) < 20, 0, 20)
+    assert explained_by_site(shifted, sites) > 0.98
+    assert explained_by_site(noise, ["A"] * 40) is None
+    assert explained_by_site(np.ones(4), ["A", "A", "B", "B"]) is None
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    return GroupStudy(tmp_path_factory.mktemp("parts") / "out", people=12, folds=3).write()
+
+
+def test_energies_follow_from_gains_exactly(study):
+    evidence = read_group(study)
+    folds = evidence.folds_of("first-v-second", "ckn2+gevnet")
+    effect = measure_site_effect(folds, RishReader(evidence.scans))
+    assert len(effect.sites) == 12
+    # Degree 0 of site B had 1.2 times the amplitude; the gains of fold k are (1 + k / 10^4) / 1.2.
+    change = effect.after - effect.before
+    of_b = np.array(effect.sites) == "B"
+    assert np.abs(change[~of_b]).max() < 1e-9
+    assert np.abs(change[:, 1:]).max() < 1e-9
+    expected = {2 * np.log((1 + 1e-4 * fold) / 1.2) for fold in (1, 2, 3)}
+    assert set(np.round(change[of_b, 0], 5)) == {round(value, 5) for value in expected}
+    assert effect.explained("before", 0) > 0.9
+    assert effect.explained("after", 0) < 0.3
+
+
+def test_scans_are_taken_with_the_gains_of_their_own_test_fold(study):
+    """The control: with the gains of another fold the energies come out differently."""
+    evidence = read_group(study)
+    folds = evidence.folds_of("first-v-second", "ckn2+gevnet")
+    reader = RishReader(evidence.scans)
+    right = measure_site_effect(folds, reader).after
+    gains = [model.gains for model in folds]
+    for model, other in zip(folds, gains[1:] + gains[:1], strict=True):
+        model.__dict__["gains"] = other
+    assert np.abs(measure_site_effect(folds, reader).after - right).max() > 1e-5
+
+
+def test_gain_maps_show_the_site_that_is_changed(study):
+    evidence = read_group(study)
+    final = evidence.final_of("first-v-second", "ckn2+gevnet")
+    maps = draw_gains(final, group_mask(evidence))
+    assert [(own.site, own.degree) for own in maps] == [("B", 0), ("B", 2)]
+    assert maps[0].mean == pytest.approx(100 * (1 / 1.2 - 1), abs=0.01)
+    assert maps[1].mean == 0
+
+
+def test_thinning_keeps_means():
+    rng = np.random.default_rng(0)
+    grid = rng.normal(3, 1, (99, 117, 95))
+    thin = thin_out(grid)
+    assert thin.size <= 60_000
+    assert thin.mean() == pytest.approx(3, abs=0.02)
+
+
+def test_transform_of_a_scan_is_undone(study, tmp_path):
+    """A head that was moved and whose transform says so lies where the template is."""
+    out = Path(shutil.copytree(study, tmp_path / "out"))
+    move = np.eye(4)
+    move[:3, :3] = [[0.9, -0.2, 0], [0.2, 0.95, 0.1], [0, -0.1, 1.05]]
+    move[:3, 3] = 20, -15, 10
+    mask, b0 = head()
+    dwi = out / "sub-001/dwi"
+    write_image(dwi / "sub-001_dwiref.nii.gz", b0, move @ AFFINE)
+    flip = np.diag([-1.0, -1, 1, 1])
+    itk = flip @ move @ flip  # from the template to the scan, in LPS
+    numbers = " ".join(f"{v:.9f}" for v in (*itk[:3, :3].ravel(), *itk[:3, 3]))
+    xfm = dwi / "sub-001_from-dwi_to-MNI152NLin2009aSym_mode-image_xfm.txt"
+    straight = draw_mosaic(read_group(out).scans[:1], Volume(mask.astype(float), AFFINE))
+    xfm.write_text(f"Parameters: {numbers}\nFixedParameters: 0 0 0\n")
+    found = read_transform(find_scans(out, "001")[0])
+    np.testing.assert_allclose(found, np.linalg.inv(move), atol=1e-6)
+    back = draw_mosaic(read_group(out).scans[:1], Volume(mask.astype(float), AFFINE))
+    original = draw_mosaic(read_group(study).scans[:1], Volume(mask.astype(float), AFFINE))
+    assert _differ(back, original) < 3
+    assert _differ(straight, original) > 10  # the control: without its transform it is elsewhere
+
+
+def _pixels(mosaic) -> np.ndarray:
+    import base64
+    import io
+
+    from PIL import Image
+
+    data = base64.b64decode(mosaic.sheets[0][0].split(",", 1)[1])
+    return np.asarray(Image.open(io.BytesIO(data)), float)
+
+
+def _differ(one, other) -> float:
+    return float(np.abs(_pixels(one) - _pixels(other)).mean())
+
+
+def test_broken_transforms_leave_no_picture(study, tmp_path):
+    out = Path(shutil.copytree(study, tmp_path / "out"))
+    for number, text in enumerate(
+        ("", "Parameters: 1 2\n", "Parameters: " + "0 " * 12 + "\nFixedParameters: 0 0 0\n"), 1
+    ):
+        path = next(out.glob(f"sub-00{number}/dwi/*_xfm.txt"))
+        path.write_text(text)
+    mask, _ = head()
+    mosaic = draw_mosaic(read_group(out).scans, Volume(mask.astype(float), AFFINE))
+    assert [missing.scan for missing in mosaic.missing] == ["sub-001", "sub-002", "sub-003"]
+    assert len(mosaic.tiles) == 9
+
+
+def test_a_site_from_the_table_is_never_a_path(study, tmp_path):
+    out = Path(shutil.copytree(study, tmp_path / "out"))
+    table = out / "group_cohort.tsv"
+    table.write_text(table.read_text().replace("sub-001\tn/a\tsub-001", "sub-../../x\tn/a\tx"))
+    first = read_group(out).scans[0]
+    assert (first.evidence, first.report) == (None, "")
+
+
+def test_sphere_is_coloured_alike_on_both_sides():
+    directions = np.linspace(0, 1, 96)
+    scene = sphere_scene(directions)
+    faces = [mark for mark in scene.marks if len(mark.points) == 3]
+    colours = {}
+    for face in faces:
+        middle = scene.points[list(face.points)].mean(axis=0)
+        colours[tuple(np.round(middle, 4) + 0.0)] = face.colour
+    opposite = [(m, tuple(-np.array(m) + 0.0)) for m in colours]
+    both = [(a, b) for a, b in opposite if b in colours]
+    assert len(both) > 0.9 * len(colours)
+    assert all(colours[a] == colours[b] for a, b in both)
+
+
+def evaluation(low: float, p: float | None, value: float = 0.8) -> Evaluation:
+    pooled = {"balanced_accuracy": {"value": value, "low": low, "high": 0.95}}
+    test = {"n": 99, "balanced_accuracy": {"p": p}}
+    return Evaluation(pooled, [], [], {}, [], [], {}, test)
+
+
+def task(
+    folds: Evaluation, *, lead: float = 0.1, sites_out: Evaluation | None = None
+) -> TaskResult:
+    from bids_gevnet.report.group.results import Bar, ModelResult
+
+    model = ModelResult("network", "ckn2+gevnet", "Net", "", folds, sites_out)
+    rival = Bar("Site alone", Value(0.3, lead, 0.5), "a confound")
+    return TaskResult("t1", "a-v-b", "a v. b", ("a", "b"), 0.5, 10, 10, [model], [rival])
+
+
+def test_verdicts_are_careful():
+    assert verdict(task(evaluation(0.6, 0.01)))[0] == "good"
+    assert "not told apart from guessing" in verdict(task(evaluation(0.45, 0.01)))[1]
+    assert "not told apart from guessing" in verdict(task(evaluation(0.6, 0.2)))[1]
+    level, text = verdict(task(evaluation(0.6, 0.01), lead=-0.1))
+    assert level == "warning"
+    assert "Site alone" in text
+    level, text = verdict(task(evaluation(0.6, 0.01), sites_out=evaluation(0.4, None, 0.55)))
+    assert level == "warning"
+    assert "At sites that it was not trained with" in text
+    assert verdict(TaskResult("t1", "x", "x", (), None, 0, 0, []))[0] == "note"
+
+
+def test_results_of_an_unknown_file_are_none():
+    assert read_results({}) == []
+    assert read_results({"tasks": "text"}) == []
+    assert read_results({"tasks": [{"models": [{"schemes": {"folds": 3}}]}]})[0].main is None
