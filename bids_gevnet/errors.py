@@ -5,6 +5,8 @@ exit code of the command line: 2 for unusable input or wrong usage, 1 for a part
 failed while others may go on, 70 for a workflow that could not be built.
 """
 
+import signal
+
 
 class BidsGevnetError(Exception):
     """Base of all errors that are reported as a sentence, without a traceback.
@@ -45,6 +47,29 @@ class ParticipantError(BidsGevnetError):
     """One participant cannot be processed; the others go on."""
 
     exit_code = 1
+
+
+class StoppedError(BaseException):
+    """A signal asked the program to stop; everything that was finished is kept.
+
+    Not an `Exception`: what handles failures of single stages must not take it for one.
+
+    Parameters
+    ----------
+    message : str
+        What was stopped and how to resume.
+    signal_number : int
+        Which signal it was.
+    """
+
+    def __init__(self, message: str, signal_number: int = signal.SIGTERM) -> None:
+        self.signal_number = signal_number
+        super().__init__(message)
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a program that a signal ended."""
+        return 128 + self.signal_number
 
 
 class WorkflowBuildError(BidsGevnetError):

@@ -254,6 +254,16 @@ class Settings:
             for name, section in sections.items()
         }
 
+    @classmethod
+    def path_names(cls) -> frozenset[str]:
+        """Names of the settings that hold a path."""
+        return frozenset(
+            name
+            for field in dataclasses.fields(cls)
+            for name, hint in typing.get_type_hints(type(field.default)).items()
+            if Path in (hint, *get_args(hint))
+        )
+
     def to_tables(self) -> dict[str, dict[str, Any]]:
         """Give nested plain values without the unset ones: TOML has no null."""
         return {
@@ -264,6 +274,25 @@ class Settings:
             }
             for section, names in self.names().items()
         }
+
+
+def absolute_path(path: Path | str, *, start: Path) -> Path:
+    """Make a path absolute, counted from a folder; `~` is the user's home."""
+    return Path(os.path.normpath(start / Path(path).expanduser()))
+
+
+def read_settings(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a settings file, checked; relative paths in it count from the file's own folder."""
+    tables = read_toml(path)
+    Settings.from_tables(tables, source=str(path))
+    paths = Settings.path_names()
+    return {
+        section: {
+            name: str(absolute_path(value, start=path.parent)) if name in paths else value
+            for name, value in table.items()
+        }
+        for section, table in tables.items()
+    }
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -281,7 +310,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(
             expected=f"TOML in {path}",
             found=str(error),
-            remedy="mend that line, or start from the settings.toml of an earlier run",
+            remedy="fix that line, or start from the settings.toml of an earlier run",
         ) from None
 
 
@@ -308,7 +337,7 @@ def _require_known(name: str, known: Mapping[str, object], *, kind: str, source:
     raise InputError(
         expected=f"the name of {kind} in {source}",
         found=repr(name),
-        remedy=f"mend or remove it; {hint}",
+        remedy=f"correct or remove it; {hint}",
     )
 
 

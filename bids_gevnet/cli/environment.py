@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
+from bids_gevnet.layout import WorkLayout
+from bids_gevnet.settings import ExecutionSettings
 
 _THREAD_COUNTS = (
     "OMP_NUM_THREADS",
@@ -22,13 +24,15 @@ def quieten_libraries() -> None:
     os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
 
 
-def prepare_environment(work_dir: Path, *, verbose: int, threads: int | None = None) -> None:
+def prepare_environment(
+    work: WorkLayout, execution: ExecutionSettings, *, threads: int | None = None
+) -> None:
     """Set what libraries read when they are imported; call it before importing them.
 
     Caches go under the work directory, because HOME may be read-only or missing. Thread
     counts are limited where given, because every worker process would otherwise take all cores.
     """
-    caches = work_dir / "cache"
+    caches = work.caches
     caches.mkdir(parents=True, exist_ok=True)
     defaults = {
         "NIPYPE_CONFIG_DIR": str(caches / "nipype"),
@@ -43,9 +47,11 @@ def prepare_environment(work_dir: Path, *, verbose: int, threads: int | None = N
     # configuration folder reaches all of them.
     folder = Path(os.environ["NIPYPE_CONFIG_DIR"])
     if folder.is_relative_to(caches):
-        level = "INFO" if verbose > 1 else "CRITICAL"
+        level = "INFO" if execution.verbose > 1 else "CRITICAL"
         kinds = ("workflow_level", "utils_level", "interface_level")
-        write_text(
-            folder / "nipype.cfg",
-            "[logging]\n" + "".join(f"{kind} = {level}\n" for kind in kinds),
+        logging = "[logging]\n" + "".join(f"{kind} = {level}\n" for kind in kinds)
+        monitoring = (
+            f"[monitoring]\nenabled = {str(execution.resource_monitor).lower()}\n"
+            "sample_frequency = 1\nsummary_append = false\n"
         )
+        write_text(folder / "nipype.cfg", logging + monitoring)

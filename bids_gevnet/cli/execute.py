@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.layout import WorkLayout
 from bids_gevnet.settings import ExecutionSettings, read_toml
 
 _POLL_S = 0.1
@@ -21,9 +22,10 @@ LOCAL = "MultiProc"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A node that failed: whose, and the last line of its traceback."""
+    """A node that failed, and the last line of its traceback."""
 
-    participant: str
+    owner: str
+    """Whose node it was: a participant or a model; empty for one that is everybody's."""
     stage: str
     message: str
     crash_file: Path
@@ -45,9 +47,9 @@ def configure(workflow: Any, execution: ExecutionSettings, *, crash_dir: Path) -
     }
 
 
-def make_crash_dir(work_dir: Path) -> Path:
+def make_crash_dir(work: WorkLayout) -> Path:
     """Make an empty folder for the crash files of this run, on this machine."""
-    folder = work_dir / "crash" / f"run-{platform.node()}-{os.getpid()}"
+    folder = work.crash_files / f"run-{platform.node()}-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
@@ -113,22 +115,22 @@ def run_workflow(
             raise
 
 
-def read_failures(crash_dir: Path, participants: Mapping[str, str]) -> list[Failure]:
-    """Read who failed where from Nipype's crash files.
+def read_failures(crash_dir: Path, owners: Mapping[str, str]) -> list[Failure]:
+    """Read what failed where from Nipype's crash files.
 
     Parameters
     ----------
     crash_dir : Path
-    participants : mapping
-        Name of a participant's workflow to its label.
+    owners : mapping
+        Name of the workflow of a participant or a model to its name for people.
     """
     failures = []
     for path in sorted(crash_dir.glob("crash-*.txt")):
         text = path.read_text(encoding="utf-8", errors="replace")
         node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
         parts = node.group(1).split(".") if node else [""]
-        label = next((participants[part] for part in parts if part in participants), "?")
-        failures.append(Failure(label, parts[-1], _last_exception(text), path))
+        owner = next((owners[part] for part in parts if part in owners), "")
+        failures.append(Failure(owner, parts[-1], _last_exception(text), path))
     return failures
 
 

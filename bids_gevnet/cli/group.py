@@ -1,4 +1,4 @@
-"""Run the group level and say what it found."""
+"""Run the group level and report its result."""
 
 import json
 import shutil
@@ -6,51 +6,50 @@ import sys
 import textwrap
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
-from bids_gevnet.cli.execute import configure, make_crash_dir, read_failures, run_workflow
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError
 from bids_gevnet.settings import to_toml
 
+if TYPE_CHECKING:
+    from bids_gevnet.workflows.group import StudyContext
+
 _WIDTH = 79
 _NAME = 25  # columns for a model's name
-_AGAIN = {
-    "train": "--resume goes on from the last epoch",
+_RERUN = "run the same command again; what is finished is kept"
+_REMEDIES = {
+    "training": "--resume continues from the last checkpoint",
     "report": "--reports-only builds it again",
 }
 
 
 def run_group_level(request: Request) -> int:
     """Train, test and write models; return the exit code."""
+    study = plan_group_level(request)
+    with locked(request.output.locks, ["group"]):
+        return _run(request, study)
+
+
+def plan_group_level(request: Request) -> "StudyContext":
+    """Read the cohort and plan its models; what cannot be done is said before anything runs."""
     if not request.output_dir.is_dir():
         raise InputError(
             expected="the OUTPUT_DIR of the participant level",
             found=f"no folder {request.output_dir}",
             remedy=f"run bids_gevnet {request.bids_dir} {request.output_dir} participant first",
         )
-    work_dir = (request.settings.execution.work_dir or request.output_dir / "work").resolve()
-    prepare_environment(work_dir, verbose=request.settings.execution.verbose)
-    _check_cohort(request)
-    with locked(request.output_dir / "logs" / "locks", ["group"]):
-        return _train(request, work_dir)
-
-
-def _labels(request: Request) -> list[str]:
-    chosen = request.settings.selection.participant_label
-    return [label.removeprefix("sub-") for label in chosen]
-
-
-def _check_cohort(request: Request) -> None:
-    """Say what is wrong with the cohort before anything is started."""
+    execution, learning = request.settings.execution, request.settings.learning
+    prepare_environment(request.work, execution)
     from bids_gevnet.learn.cohort.members import read_cohort
-    from bids_gevnet.learn.train.planning import check_reference
+    from bids_gevnet.learn.train.planning import plan_study
+    from bids_gevnet.learn.train.torchrun import Devices
+    from bids_gevnet.workflows.group import StudyContext
 
-    learning = request.settings.learning
     cohort = read_cohort(
         request.output_dir,
         request.bids_dir,
@@ -58,43 +57,68 @@ def _check_cohort(request: Request) -> None:
         site=learning.site,
         covariates=learning.covariates,
         folds=learning.folds,
-        participants=_labels(request),
+        participants=request.participants,
     )
-    check_reference(cohort, learning.reference_site)
-
-
-def _train(request: Request, work_dir: Path) -> int:
-    from bids_gevnet.workflows.group import init_group_wf
-
-    write_description(request.output_dir, request.bids_dir)
-    write_text(request.output_dir / "logs" / "settings-group.toml", to_toml(request.settings))
-    workflow = init_group_wf(
+    return StudyContext(
         bids_dir=request.bids_dir,
-        output_dir=request.output_dir,
-        work_dir=work_dir,
+        output=request.output,
+        work=request.work,
         settings=request.settings,
-        participants=_labels(request),
+        participants=request.participants,
+        cohort=cohort,
+        plan=plan_study(cohort, learning, seed=execution.random_seed),
+        devices=Devices.choose(learning, execution),
     )
-    crash_dir = make_crash_dir(work_dir)
-    configure(workflow, request.settings.execution, crash_dir=crash_dir)
+
+
+def _run(request: Request, study: "StudyContext") -> int:
+    from bids_gevnet.cli.execute import (
+        choose_plugin,
+        configure,
+        make_crash_dir,
+        read_failures,
+        run_workflow,
+    )
+    from bids_gevnet.cli.graph import draw_graph
+    from bids_gevnet.cli.progress import WorkflowProgress
+    from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
+
+    execution = request.settings.execution
+    write_description(request.output_dir, request.bids_dir)
+    write_text(request.output.settings_file("group"), to_toml(request.settings))
+    workflow = init_group_wf(study)
+    crash_dir = make_crash_dir(request.work)
+    configure(workflow, execution, crash_dir=crash_dir)
+    if execution.write_graph:
+        print(draw_graph(workflow, request.output.logs))
     started = _now()
     _log_run(request, started, None)
-    # In this process: training shows its progress, and an interrupt reaches it.
-    run_workflow(workflow, plugin="Linear", crash_dir=crash_dir)
-    failures = read_failures(crash_dir, {})
+    titles = {model.node_name: model.title for model in study.plan.models}
+    progress = WorkflowProgress(titles, GROUP_STAGES, total=None)
+    # In this process unless a plugin is asked for: models use all cores one after the other,
+    # training shows its own progress, and an interrupt reaches it at once.
+    plugin, arguments = choose_plugin(execution) if execution.use_plugin else ("Linear", {})
+    arguments["status_callback"] = progress
+    try:
+        run_workflow(workflow, plugin=plugin, crash_dir=crash_dir, arguments=arguments)
+    finally:
+        progress.close()
+    failures = read_failures(crash_dir, titles)
     for failure in failures:
-        kept = request.output_dir / "logs" / failure.crash_file.name
+        kept = request.output.logs / failure.crash_file.name
         shutil.copy(failure.crash_file, kept)
-        again = _AGAIN.get(failure.stage, _AGAIN["train"])
+        stage = progress.stage(failure.stage) or failure.stage
+        whose = f"{failure.owner}: " if failure.owner else ""
         print(
-            f"bids_gevnet: group: {failure.stage}: {failure.message} (details: {kept}; {again})",
+            f"bids_gevnet: group: {whose}{stage}: {failure.message} (details: {kept}; "
+            f"{_REMEDIES.get(stage, _RERUN)})",
             file=sys.stderr,
         )
-    if not any(failure.stage == "train" for failure in failures):
+    if not failures or {progress.stage(failure.stage) for failure in failures} <= {"report"}:
         _log_run(request, started, _now())
         print(summary(request.output_dir))
     if not failures:
-        print(f"Report: {request.output_dir / 'group_report.html'}")
+        print(f"Report: {request.output.group_report}")
     return int(bool(failures))
 
 
@@ -110,7 +134,7 @@ def _log_run(request: Request, started: str, finished: str | None) -> None:
         "finished": finished,
         "seed": request.settings.execution.random_seed,
     }
-    write_json(request.output_dir / "logs" / "run-group.json", facts)
+    write_json(request.output.group_run, facts)
 
 
 def summary(output_dir: Path) -> str:

@@ -10,7 +10,8 @@ three.
 import sys
 from collections.abc import Sequence
 
-from bids_gevnet.cli.environment import prepare_environment, quieten_libraries
+from bids_gevnet.cli.environment import quieten_libraries
+from bids_gevnet.cli.group import plan_group_level
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.errors import BidsGevnetError, InputError
@@ -30,22 +31,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_group_jobs(request: Request) -> str:
-    """Read the cohort, fill the store and write the jobs; return the path of their file."""
-    execution = request.settings.execution
-    work_dir = (execution.work_dir or request.output_dir / "work").resolve()
-    prepare_environment(work_dir, verbose=execution.verbose)
-    from bids_gevnet.learn.evaluate.collection import prepare_group
+    """Run the group level up to its training jobs; return the path of their file."""
+    study = plan_group_level(request)
+    from bids_gevnet.cli.execute import configure, make_crash_dir, read_failures, run_workflow
+    from bids_gevnet.workflows.group import init_split_only_wf
 
-    chosen = request.settings.selection.participant_label
-    with locked(request.output_dir / "logs" / "locks", ["group"]):
-        plan = prepare_group(
-            request.output_dir,
-            request.bids_dir,
-            request.settings.learning,
-            execution,
-            participants=[label.removeprefix("sub-") for label in chosen],
+    with locked(request.output.locks, ["group"]):
+        workflow = init_split_only_wf(study)
+        crash_dir = make_crash_dir(request.work)
+        configure(workflow, request.settings.execution, crash_dir=crash_dir)
+        run_workflow(workflow, plugin="Linear", crash_dir=crash_dir)
+    for failure in read_failures(crash_dir, {}):
+        raise BidsGevnetError(
+            expected="training jobs for this study",
+            found=f"{failure.stage}: {failure.message}",
+            remedy=f"see {failure.crash_file}",
         )
-    return str(plan.jobs_file)
+    return str(request.work.jobs_file)
 
 
 def _refuse_unusable(request: Request) -> None:
@@ -54,12 +56,6 @@ def _refuse_unusable(request: Request) -> None:
             expected="a command line that runs the group level",
             found=f"{request.level}, {request.action}",
             remedy="give BIDS_DIR OUTPUT_DIR group and the options of the training",
-        )
-    if not request.output_dir.is_dir():
-        raise InputError(
-            expected="the OUTPUT_DIR of the participant level",
-            found=f"no folder {request.output_dir}",
-            remedy=f"run bids_gevnet {request.bids_dir} {request.output_dir} participant first",
         )
 
 

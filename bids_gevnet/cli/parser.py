@@ -12,6 +12,7 @@ from typing import Any, Literal, cast, get_args
 
 from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
+from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.settings import (
     AnalysisLevel,
     Classes,
@@ -20,7 +21,8 @@ from bids_gevnet.settings import (
     Masking,
     Precision,
     Settings,
-    read_toml,
+    absolute_path,
+    read_settings,
 )
 
 Action = Literal["run", "dry-run", "reports-only", "boilerplate-only"]
@@ -42,28 +44,43 @@ input; 70 the workflow could not be built."""
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A checked command line."""
+    """A checked command line; all its paths are absolute."""
 
     bids_dir: Path
     output_dir: Path
     level: AnalysisLevel
     action: Action
     settings: Settings
-    given: frozenset[str]
-    """Names of the settings that the user gave, on the command line or in a file."""
+
+    @property
+    def output(self) -> OutputLayout:
+        """Where what the run leaves is."""
+        return OutputLayout(self.output_dir)
+
+    @property
+    def work(self) -> WorkLayout:
+        """Where intermediate files are: `--work-dir`, or a folder of the output."""
+        return WorkLayout(self.settings.execution.work_dir or self.output_dir / "work")
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Labels of `--participant-label` without "sub-"; empty for all."""
+        chosen = self.settings.selection.participant_label
+        return tuple(label.removeprefix("sub-") for label in chosen)
 
 
 def parse_request(argv: Sequence[str] | None = None) -> Request:
     """Parse a command line; argparse itself exits with 2 where it cannot."""
-    values = vars(build_parser().parse_args(argv))
+    here = Path.cwd()
+    values: dict[str, Any] = {
+        name: absolute_path(value, start=here) if isinstance(value, Path) else value
+        for name, value in vars(build_parser().parse_args(argv)).items()
+    }
     bids_dir, output_dir = values.pop("bids_dir"), values.pop("output_dir")
     level = cast("AnalysisLevel", values.pop("analysis_level"))
     action = cast("Action", values.pop("action", "run"))
     config_file = values.pop("config_file", None)
-    tables: dict[str, dict[str, Any]] = {}
-    if config_file:
-        tables = read_toml(config_file)
-        Settings.from_tables(tables, source=str(config_file))
+    tables: dict[str, dict[str, Any]] = {} if config_file is None else read_settings(config_file)
     for name, value in values.items():
         plain = str(value) if isinstance(value, Path) else value
         tables.setdefault(_section_of(name), {})[name] = plain
@@ -75,7 +92,6 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
         level=level,
         action=action,
         settings=settings,
-        given=frozenset(name for table in tables.values() for name in table),
     )
 
 
@@ -197,7 +213,7 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="settings as TOML, for instance those an earlier run left in OUTPUT_DIR/logs; the "
-        "command line wins over the file",
+        "command line wins over the file, and paths in the file count from its folder",
     )
     group.add_argument(
         "--stop-on-first-crash", action="store_true", help="stop all at the first failure"
@@ -206,7 +222,9 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
         "--clean-workdir", action="store_true", help="delete the work directory afterwards"
     )
     group.add_argument(
-        "--resource-monitor", action="store_true", help="record time and memory of each node"
+        "--resource-monitor",
+        action="store_true",
+        help="record time and memory of each stage in OUTPUT_DIR/logs and the subject reports",
     )
     group.add_argument(
         "--write-graph", action="store_true", help="draw the workflow into OUTPUT_DIR/logs"
@@ -370,4 +388,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         choices=get_args(Precision),
         help=f"(default: {_default('precision')}: bfloat16 on GPUs)",
     )
-    group.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    group.add_argument(
+        "--resume",
+        action="store_true",
+        help="resume half-trained models from their last checkpoint",
+    )

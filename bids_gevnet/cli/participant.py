@@ -29,7 +29,6 @@ CONTAINER_TAG = "BIDS_GEVNET_CONTAINER"
 
 def run_participants(request: Request, participants: Sequence[Participant]) -> int:
     """Process the participants that can be processed and return the exit code."""
-    work_dir = request.settings.execution.work_dir or request.output_dir / "work"
     usable = [participant for participant in participants if participant.usable]
     messages = [
         f"sub-{participant.label}: {problem}"
@@ -38,9 +37,9 @@ def run_participants(request: Request, participants: Sequence[Participant]) -> i
     ]
     labels = [f"sub-{participant.label}" for participant in usable]
     if usable:
-        _make_folders(request.output_dir, work_dir)
-        with locked(request.output_dir / "logs" / "locks", labels):
-            messages += _run(request, usable, work_dir.resolve())
+        _make_folders(request.output_dir, request.work.root)
+        with locked(request.output.locks, labels):
+            messages += _run(request, usable)
     _summarise(request, participants, messages)
     return int(bool(messages))
 
@@ -60,11 +59,11 @@ def _make_folders(output_dir: Path, work_dir: Path) -> None:
             ) from None
 
 
-def _run(request: Request, participants: Sequence[Participant], work_dir: Path) -> list[str]:
+def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     """Build and run the workflow; return a sentence for each failure."""
     execution = request.settings.execution
     threads = min(execution.threads, execution.processes)
-    prepare_environment(work_dir, threads=1, verbose=execution.verbose)
+    prepare_environment(request.work, execution, threads=1)
     from bids_gevnet.cli.execute import (
         choose_plugin,
         configure,
@@ -77,22 +76,27 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
 
-    crash_dir = make_crash_dir(work_dir)
+    crash_dir = make_crash_dir(request.work)
     write_description(
         request.output_dir, request.bids_dir, container=os.environ.get(CONTAINER_TAG)
     )
-    write_text(request.output_dir / "logs" / "settings.toml", to_toml(request.settings))
-    workflow = _build(request, participants, work_dir, threads)
+    write_text(request.output.settings_file("participant"), to_toml(request.settings))
+    workflow = _build(request, participants, threads)
     configure(workflow, execution, crash_dir=crash_dir)
     if execution.write_graph:
         # All participants go the same way: the first one's is the picture.
         first = workflow.get_node(participant_node_name(participants[0].label))
-        print(draw_graph(first, request.output_dir / "logs"))
+        print(draw_graph(first, request.output.logs))
     names = {participant_node_name(p.label): f"sub-{p.label}" for p in participants}
     progress = WorkflowProgress(
+        names,
+        STAGES,
         total=sum(not name.endswith("outputnode") for name in workflow.list_node_names()),
-        participants=names,
-        stages=STAGES,
+        resources={
+            name: request.output.resources(label.removeprefix("sub-"))
+            for name, label in names.items()
+            if execution.resource_monitor
+        },
     )
     try:
         plugin, arguments = choose_plugin(execution)
@@ -102,21 +106,19 @@ def _run(request: Request, participants: Sequence[Participant], work_dir: Path) 
         progress.close()
     write_methods(request.output_dir)
     failures = read_failures(crash_dir, names)
-    kept = request.output_dir / "logs"
+    kept = request.output.logs
     for failure in failures:
         shutil.copy(failure.crash_file, kept / failure.crash_file.name)
     if not failures and execution.clean_workdir:
-        shutil.rmtree(work_dir)
+        shutil.rmtree(request.work.root)
     return [
-        f"{f.participant}: {STAGES.get(f.stage, f.stage)}: {f.message} "
+        f"{f.owner}: {STAGES.get(f.stage, f.stage)}: {f.message} "
         f"(details: {kept / f.crash_file.name})"
         for f in failures
     ]
 
 
-def _build(
-    request: Request, participants: Sequence[Participant], work_dir: Path, threads: int
-) -> Any:
+def _build(request: Request, participants: Sequence[Participant], threads: int) -> Any:
     from bids_gevnet.interfaces.template import output_grid
     from bids_gevnet.workflows.participant import init_participants_wf
     from bids_gevnet.workflows.tools import choose_tools
@@ -127,7 +129,7 @@ def _build(
         return init_participants_wf(
             participants,
             output_dir=request.output_dir,
-            work_dir=work_dir,
+            work_dir=request.work.root,
             grid=output_grid(settings),
             settings=settings,
             tools=tools,
@@ -160,7 +162,7 @@ def _predictions(
     column = request.settings.learning.site
     return {
         scan.name: PredictionPlan(
-            model=model.resolve(),
+            model=model,
             site=scan_site(request.bids_dir, scan.entities, column),
             dataset=dataset_name(request.bids_dir),
         )

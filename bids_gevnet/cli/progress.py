@@ -4,40 +4,53 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from bids_gevnet.bids.writing import write_text
 
 log = logging.getLogger("bids_gevnet.progress")
 
+RESOURCE_COLUMNS = ("scan", "stage", "seconds", "peak_memory_gb", "peak_cpu_percent")
+
 
 class WorkflowProgress:
-    """Say which stage of which participant has ended and how long it took.
+    """Say which stage of which participant or model has ended and how long it took.
 
     An instance is Nipype's status callback. Nodes are named
-    `<workflow>.<participant>.<scan>.<stage>`; stages without a description are plumbing and
-    are not mentioned.
+    `<workflow>.<owner>.<...>.<stage>`; stages without a description are plumbing and are not
+    mentioned.
 
     Parameters
     ----------
-    total : int
-        Nodes to run.
-    participants : mapping
-        Name of a participant's workflow to its label.
+    owners : mapping
+        Name of the workflow of a participant or a model to its name for people.
     stages : mapping
-        Name of a node to its description for people.
+        Name of a node, or what it begins with up to an underscore, to its description for people.
+    total : int or None
+        Nodes to run, for the bar; None for no bar.
+    resources : mapping, optional
+        Name of a participant's workflow to the table that time and memory of its stages go to.
     """
 
     def __init__(
-        self, *, total: int, participants: Mapping[str, str], stages: Mapping[str, str]
+        self,
+        owners: Mapping[str, str],
+        stages: Mapping[str, str],
+        *,
+        total: int | None,
+        resources: Mapping[str, Path] | None = None,
     ) -> None:
         from tqdm import tqdm
 
-        self._participants = participants
-        self._stages = stages
+        self._owners, self._stages = owners, stages
+        self._resources = dict(resources or {})
+        self._rows: dict[str, list[str]] = {name: [] for name in self._resources}
         self._started: dict[str, float] = {}
         self._bar = tqdm(
             total=total,
             unit="step",
-            disable=not sys.stderr.isatty(),
+            disable=total is None or not sys.stderr.isatty(),
             bar_format="{percentage:3.0f} % |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}",
         )
 
@@ -49,20 +62,46 @@ class WorkflowProgress:
             return
         started = self._started.get(name)
         self._bar.update()
-        stage = self._stages.get(node.name)
+        stage = self.stage(node.name)
         # Nipype also reports the end of nodes that never ran because one before them failed.
         if started is None or (stage is None and status == "end"):
             return
         seconds = time.monotonic() - started
         outcome = f"{seconds:6.1f} s" if status == "end" else "  FAILED"
-        line = f"{self._label(name):<16} {stage or node.name:<32} {outcome}"
+        line = f"{self._owner(name):<16} {stage or node.name:<32} {outcome}"
         self._bar.clear()
         log.info("%s", line)
         self._bar.refresh()
+        if status == "end":
+            self._record(node)
 
-    def _label(self, fullname: str) -> str:
+    def stage(self, node_name: str) -> str | None:
+        """Describe a node for people; None for plumbing."""
+        return self._stages.get(node_name) or self._stages.get(node_name.split("_", 1)[0])
+
+    def _owner(self, fullname: str) -> str:
         parts = fullname.split(".")
-        return next((self._participants[part] for part in parts if part in self._participants), "")
+        return next((self._owners[part] for part in parts if part in self._owners), "")
+
+    def _record(self, node: Any) -> None:
+        """Add time and memory of a finished stage to its participant's table."""
+        parts = node.fullname.split(".")
+        owner = next((part for part in parts if part in self._resources), None)
+        if owner is None:
+            return
+        runtime = node.result.runtime
+        runtime = runtime[0] if isinstance(runtime, list) else runtime
+        measured = (
+            getattr(runtime, "duration", None),
+            getattr(runtime, "mem_peak_gb", None),
+            getattr(runtime, "cpu_percent", None),
+        )
+        cells = ["n/a" if value is None else f"{value:.3f}" for value in measured]
+        inside = [part for part in parts[:-1] if part not in {parts[0], owner}]
+        row = "\t".join([".".join(inside) or "n/a", node.name, *cells])
+        self._rows[owner].append(row)
+        text = "\n".join(["\t".join(RESOURCE_COLUMNS), *self._rows[owner]]) + "\n"
+        write_text(self._resources[owner], text)
 
     def close(self) -> None:
         """Take the bar off the terminal."""

@@ -4,7 +4,6 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from bids_gevnet.cli.availability import refuse_missing_stages
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.errors import BidsGevnetError, InputError
 
@@ -19,7 +18,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         request = parse_request(argv)
         _start_logging(request.settings.execution.verbose)
-        refuse_missing_stages(request)
         _quieten_libraries()
         return _run_group(request) if request.level == "group" else _run_participant(request)
     except BidsGevnetError as error:

@@ -41,11 +41,11 @@ class BuildSubjectReport(SimpleInterface):
 
 
 class BuildGroupReportInputSpec(BaseInterfaceInputSpec):
-    """A cohort whose models are trained."""
+    """A study whose models are trained, tested and evaluated."""
 
     output_dir = traits.Str(mandatory=True, desc="top of the derivatives")
-    jobs_file = traits.Str(desc="training jobs, while the scans are still in the store")
     metrics = File(exists=True, desc="group_metrics.json")
+    explanations = traits.List(File(exists=True), desc="saliency maps and leakage checks")
 
 
 class BuildGroupReportOutputSpec(TraitedSpec):
@@ -55,11 +55,7 @@ class BuildGroupReportOutputSpec(TraitedSpec):
 
 
 class BuildGroupReport(SimpleInterface):
-    """Map saliency, check the harmonisation, build group_report.html and the methods text.
-
-    What takes the network or the scans is computed here, once, and kept beside the models;
-    reports are built again from those files alone.
-    """
+    """Build group_report.html and the methods text from the files on disk."""
 
     input_spec = BuildGroupReportInputSpec
     output_spec = BuildGroupReportOutputSpec
@@ -68,14 +64,6 @@ class BuildGroupReport(SimpleInterface):
         from bids_gevnet.report.group.page import build_group_report, write_group_methods
 
         output_dir = Path(self.inputs.output_dir)
-        if self.inputs.jobs_file and Path(self.inputs.jobs_file).is_file():
-            from bids_gevnet.learn.evaluate.leakage_refit import check_harmonisation
-            from bids_gevnet.learn.evaluate.saliency_maps import write_saliency_maps
-            from bids_gevnet.learn.train.jobs import read_jobs
-
-            jobs, _ = read_jobs(Path(self.inputs.jobs_file))
-            write_saliency_maps(jobs)
-            check_harmonisation(jobs)
         self._results["report"] = str(build_group_report(output_dir))
         write_group_methods(output_dir)
         return runtime

@@ -8,7 +8,8 @@ of absurd size are refused before they are read.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from bids_gevnet.learn.cohort.scan_rows import (
     SAMPLES_ENDING,
     ScanFacts,
     ScanRow,
+    dataset_name,
     read_people,
     scan_name,
 )
@@ -28,7 +30,6 @@ from bids_gevnet.learn.cohort.tables import name_people, tsv_cell
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     import pandas as pd
 
@@ -48,6 +49,8 @@ class Cohort:
     shape : tuple of int
     affine : (4, 4) array
     nside : int
+    dataset : str
+        Name of the dataset, to recognise its participants later.
     warnings : tuple of str
     """
 
@@ -56,6 +59,7 @@ class Cohort:
     shape: tuple[int, int, int]
     affine: np.ndarray[Any, np.dtype[np.float64]]
     nside: int
+    dataset: str = ""
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -130,10 +134,35 @@ def read_cohort(
         shape=shape,
         affine=affine,
         nside=nside,
+        dataset=dataset_name(bids_dir),
         warnings=tuple(facts.warnings),
     )
     _check_classes(cohort, folds)
     return cohort
+
+
+def cohort_to_json(cohort: Cohort) -> dict[str, Any]:
+    """Give plain values that `cohort_from_json` turns back."""
+    content = asdict(cohort) | {"affine": cohort.affine.tolist()}
+    for row in content["rows"]:
+        row["image"], row["mask"] = str(row["image"]), str(row["mask"])
+    return content
+
+
+def cohort_from_json(content: Mapping[str, Any]) -> Cohort:
+    """Read what `cohort_to_json` gave."""
+    rows = tuple(
+        ScanRow(**(row | {"image": Path(row["image"]), "mask": Path(row["mask"])}))
+        for row in content["rows"]
+    )
+    x, y, z = content["shape"]
+    changed = {
+        "rows": rows,
+        "shape": (x, y, z),
+        "affine": np.array(content["affine"]),
+        "warnings": tuple(content["warnings"]),
+    }
+    return Cohort(**(dict(content) | changed))
 
 
 def write_cohort(path: Path, cohort: Cohort, folds: Mapping[str, Mapping[str, int]]) -> None:

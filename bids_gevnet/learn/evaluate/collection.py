@@ -1,15 +1,14 @@
-"""The group level from derivatives to models and held-out predictions.
+"""Gather what every model said about the people it never saw, and calibrate the final models.
 
-`prepare_group` reads the cohort, fills the store, makes folds and writes the training jobs;
-`learn.train.torchrun.train` trains them (or torchrun or srun on several nodes, with the file of
-jobs); `collect_group` turns what they left into tables and calibrated final models.
-`run_group` does all three.
+Models and baselines are tested on the same folds and left-out sites. Scores of a network become
+probabilities with a temperature fitted to the other folds; the final model gets that of all folds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from bids_gevnet.learn.cohort.members import Cohort, write_cohort
+from bids_gevnet.learn.cohort.store import StoredScan
 from bids_gevnet.learn.evaluate.baselines import (
     BASELINES,
     fit_predict,
@@ -24,148 +24,122 @@ from bids_gevnet.learn.evaluate.baselines import (
     rish_table,
     scan_table,
 )
-from bids_gevnet.learn.evaluate.predictions_table import (
-    TaskResult,
-    calibrate,
-    write_metrics,
-    write_predictions,
-)
+from bids_gevnet.learn.evaluate.predictions_table import TaskResult, calibrate, write_predictions
 from bids_gevnet.learn.models.files import read_card, write_card
 from bids_gevnet.learn.train.outputs import read_held_out
-from bids_gevnet.learn.train.planning import GroupPlan, prepare_group
-from bids_gevnet.learn.train.progress import log, track
-from bids_gevnet.learn.train.torchrun import train
+from bids_gevnet.learn.train.progress import track
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from bids_gevnet.layout import OutputLayout
     from bids_gevnet.learn.cohort.scan_rows import ScanRow
     from bids_gevnet.learn.cohort.tasks import Task
-    from bids_gevnet.learn.train.jobs import TrainJob, TrainOptions
-    from bids_gevnet.settings import ExecutionSettings, LearningSettings
-
-__all__ = ["GroupPlan", "GroupResult", "collect_group", "prepare_group", "run_group"]
+    from bids_gevnet.learn.train.jobs import TrainJob
+    from bids_gevnet.learn.train.planning import StudyPlan
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupResult:
-    """What the group level wrote.
+class Collected:
+    """Held-out results of a study.
 
     Parameters
     ----------
-    cohort : Cohort
-    cohort_tsv, predictions_tsv, metrics_json : Path
-    metrics : dict
-        Content of metrics_json.
+    results : tuple of TaskResult
     models : tuple of Path
         Folders of the final models.
-    results : tuple of TaskResult
-    warnings : tuple of str
-        For the terminal and the report.
+    about : dict
+        What the metrics say of the training beside their figures: target, models, left-out
+        sites, warnings.
     """
 
-    cohort: Cohort
-    cohort_tsv: Path
-    predictions_tsv: Path
-    metrics_json: Path
-    metrics: dict[str, Any]
-    models: tuple[Path, ...]
     results: tuple[TaskResult, ...]
-    warnings: tuple[str, ...] = field(default=())
+    models: tuple[Path, ...]
+    about: dict[str, Any]
 
 
-def run_group(
-    output_dir: Path,
-    bids_dir: Path,
-    settings: LearningSettings,
-    execution: ExecutionSettings,
-    *,
-    participants: Sequence[str] = (),
-    options: TrainOptions | None = None,
-) -> GroupResult:
-    """Train and test on all participants of a study.
+@dataclass(frozen=True)
+class Study:
+    """What is collected from: the cohort, its plan and the jobs that were trained."""
+
+    cohort: Cohort
+    plan: StudyPlan
+    jobs: Sequence[TrainJob]
+
+    def jobs_of(self, task: Task, network: str) -> list[TrainJob]:
+        """Jobs of one task and network, in the order of the plan."""
+        chosen = (task.slug, network)
+        return [job for job in self.jobs if (job.task, job.options.network) == chosen]
+
+
+def collect_predictions(
+    study: Study, output: OutputLayout, *, reference_site: str | None
+) -> Collected:
+    """Write the tables of cohort and predictions, and calibrate the final models.
+
+    A study may come without the jobs of final models, where only the held-out results matter.
 
     Parameters
     ----------
-    output_dir : Path
-        Where the participant level wrote to; models and tables are added.
-    bids_dir : Path
-    settings : LearningSettings
-    execution : ExecutionSettings
-    participants : sequence of str
-        Only these, if any are given.
-    options : TrainOptions, optional
-        Weight decay and the like; what `settings` has comes from there.
+    study : Study
+    output : OutputLayout
+    reference_site : str or None
+        Site that harmonisation was asked to bring the others to.
     """
-    plan = prepare_group(
-        output_dir, bids_dir, settings, execution, participants=participants, options=options
-    )
-    train(plan.jobs_file, processes=plan.processes, gpu=plan.gpu, threads=plan.threads)
-    return collect_group(output_dir, plan)
-
-
-def collect_group(output_dir: Path, plan: GroupPlan) -> GroupResult:
-    """Write tables and metrics from what training left, and calibrate the final models.
-
-    A plan may come without the jobs of final models, where only the held-out results matter.
-    """
+    remove_stale_models(study.jobs)
     results: list[TaskResult] = []
     models: list[Path] = []
-    warnings = [*plan.cohort.warnings, *plan.warnings]
-    training = []
-    for task in plan.tasks:
-        for network in plan.networks:
-            jobs = _jobs_of(plan, task, network)
-            own = list(_network_results(plan, task, network, jobs))
-            results += own
+    training: list[dict[str, Any]] = []
+    warnings = [*study.cohort.warnings, *study.plan.warnings]
+    for task in study.plan.tasks:
+        for network in study.plan.networks:
+            jobs = study.jobs_of(task, network)
+            of_network = list(_network_results(study.cohort, task, network, jobs))
+            results += of_network
             final = next((Path(job.model_dir) for job in jobs if job.fold is None), None)
             if final is None:
                 continue
-            card = read_card(final)
-            temperature = own[0].temperature or 1.0
-            write_card(final, dataclasses.replace(card, temperature=temperature))
+            temperature = of_network[0].temperature or 1.0
+            write_card(final, dataclasses.replace(read_card(final), temperature=temperature))
             models.append(final)
-            warnings += [f"{task.title}: {text}" for text in card.warnings]
-            training.append(_training_facts(output_dir, task, network, final))
-            if plan.reference_site != training[-1]["reference_site"]:
-                warnings.append(
-                    f"{task.title}: sites were brought to their mean, not to "
-                    f"{plan.reference_site}."
-                )
-        results += _baseline_results(plan, task, _jobs_of(plan, task, plan.networks[0]))
-    paths = {
-        name: output_dir / f"group_{name}"
-        for name in ("cohort.tsv", "predictions.tsv", "metrics.json")
-    }
-    write_cohort(paths["cohort.tsv"], plan.cohort, _folds_by_person(plan))
-    write_predictions(paths["predictions.tsv"], results)
+            training.append(_training_facts(output.root, task, network, final))
+            warnings += _model_warnings(task, final, reference_site)
+        results += _baseline_results(
+            study.cohort, task, study.jobs_of(task, study.plan.networks[0])
+        )
+    write_cohort(output.cohort_table, study.cohort, _folds_by_person(study))
+    write_predictions(output.predictions_table, results)
     about = {
-        "target": plan.cohort.target,
+        "target": study.cohort.target,
         "training": training,
         "leave_site_out": [
             {"task": task, "site": split.site, "run": not split.reason, "reason": split.reason}
-            for task, splits in plan.sites.items()
+            for task, splits in study.plan.sites.items()
             for split in splits
         ],
         "warnings": warnings,
     }
-    content = write_metrics(paths["metrics.json"], paths["predictions.tsv"], about, seed=plan.seed)
-    for text in content["warnings"]:
-        log.info("%s", text)  # the terminal shows them with the results
-    return GroupResult(
-        cohort=plan.cohort,
-        cohort_tsv=paths["cohort.tsv"],
-        predictions_tsv=paths["predictions.tsv"],
-        metrics_json=paths["metrics.json"],
-        metrics=content,
-        models=tuple(models),
-        results=tuple(results),
-        warnings=tuple(content["warnings"]),
-    )
+    return Collected(results=tuple(results), models=tuple(models), about=about)
 
 
-def _jobs_of(plan: GroupPlan, task: Task, network: str) -> list[TrainJob]:
-    return [job for job in plan.jobs if job.task == task.slug and job.options.network == network]
+def remove_stale_models(jobs: Sequence[TrainJob]) -> None:
+    """Remove models of folds and sites that an earlier run had and this one does not.
+
+    A report reads all of a task's models: those of another split would pass for this one's.
+    """
+    wanted = {Path(job.model_dir) for job in jobs}
+    for parent in {folder.parent for folder in wanted}:
+        for pattern in ("fold-*", "leave-site-*"):
+            for folder in set(parent.glob(pattern)) - wanted:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _model_warnings(task: Task, final: Path, reference_site: str | None) -> Iterator[str]:
+    for text in read_card(final).warnings:
+        yield f"{task.title}: {text}"
+    gains = read_gains(final)
+    if reference_site != (gains.reference if gains is not None else None):
+        yield f"{task.title}: sites were brought to their mean, not to {reference_site}."
 
 
 def _training_facts(output_dir: Path, task: Task, network: str, final: Path) -> dict[str, Any]:
@@ -180,14 +154,14 @@ def _training_facts(output_dir: Path, task: Task, network: str, final: Path) -> 
     }
 
 
-def _folds_by_person(plan: GroupPlan) -> dict[str, dict[str, int]]:
+def _folds_by_person(study: Study) -> dict[str, dict[str, int]]:
     return {
         task: {
             row.participant: int(fold) + 1
-            for row, fold in zip(plan.cohort.rows, fold_of, strict=True)
+            for row, fold in zip(study.cohort.rows, fold_of, strict=True)
             if fold >= 0
         }
-        for task, fold_of in plan.folds.items()
+        for task, fold_of in study.plan.folds.items()
     }
 
 
@@ -195,51 +169,51 @@ def _by_scheme(jobs: Sequence[TrainJob]) -> Iterator[tuple[str, list[TrainJob]]]
     """Jobs that hold scans out: those of folds, then those of sites."""
     tested = [job for job in jobs if job.fold is not None]
     for scheme, by_site in (("folds", False), ("leave-site-out", True)):
-        own = [job for job in tested if (job.held_out_site is not None) == by_site]
-        if own:
-            yield scheme, own
+        chosen = [job for job in tested if (job.held_out_site is not None) == by_site]
+        if chosen:
+            yield scheme, chosen
 
 
 def _network_results(
-    plan: GroupPlan, task: Task, network: str, jobs: Sequence[TrainJob]
+    cohort: Cohort, task: Task, network: str, jobs: Sequence[TrainJob]
 ) -> Iterator[TaskResult]:
     """Held-out scores of all folds, calibrated; then those of all sites."""
-    rows = {row.scan: row for row in plan.cohort.rows}
-    for scheme, own in _by_scheme(jobs):
-        found = sorted(
+    rows = {row.scan: row for row in cohort.rows}
+    for scheme, chosen in _by_scheme(jobs):
+        entries = sorted(
             (scan, job.fold, values)
-            for job in own
+            for job in chosen
             for scan, values in read_held_out(Path(job.model_dir)).items()
         )
-        scores = _held_out(task, ("network", network, scheme), rows, found)
+        scores = _held_out(task, ("network", network, scheme), rows, entries)
         probabilities, temperature = calibrate(scores.probabilities, scores.truth, scores.folds)
         yield dataclasses.replace(scores, probabilities=probabilities, temperature=temperature)
 
 
 def _baseline_results(
-    plan: GroupPlan, task: Task, jobs: Sequence[TrainJob]
+    cohort: Cohort, task: Task, jobs: Sequence[TrainJob]
 ) -> Iterator[TaskResult]:
     """Every baseline on the same folds and sites, fitted to the same training scans."""
-    rows = {row.scan: row for row in plan.cohort.rows}
-    number = {row.scan: i for i, row in enumerate(plan.cohort.rows)}
-    facts = scan_table(plan.cohort.rows)
+    rows = {row.scan: row for row in cohort.rows}
+    number = {row.scan: i for i, row in enumerate(cohort.rows)}
+    facts = scan_table(cohort.rows)
     truth = np.array(
-        [task.labels.index(r.label) if r.label in task.labels else -1 for r in plan.cohort.rows]
+        [task.labels.index(r.label) if r.label in task.labels else -1 for r in cohort.rows]
     )
-    for scheme, own in _by_scheme(jobs):
-        found: dict[str, list[tuple[str, int | None, Any]]] = {name: [] for name in BASELINES}
-        for job in track(own, "Baselines", len(own)):
+    for scheme, chosen in _by_scheme(jobs):
+        entries: dict[str, list[tuple[str, int | None, Any]]] = {name: [] for name in BASELINES}
+        for job in track(chosen, "Baselines", len(chosen)):
             training = [number[scan.scan] for scan in job.training]
             testing = [number[scan.scan] for scan in job.testing]
-            table = _add_rish(plan, facts, [*training, *testing], Path(job.model_dir))
+            table = _add_rish(job, facts, [*training, *testing])
             for name, baseline in BASELINES.items():
                 chances = fit_predict(baseline, table, truth, training, testing, len(task.labels))
                 scans = [scan.scan for scan in job.testing]
-                found[name] += [
+                entries[name] += [
                     (s, job.fold, p) for s, p in zip(scans, chances.tolist(), strict=True)
                 ]
-        for name, entries in found.items():
-            yield _held_out(task, ("baseline", name, scheme), rows, sorted(entries))
+        for name, of_baseline in entries.items():
+            yield _held_out(task, ("baseline", name, scheme), rows, sorted(of_baseline))
 
 
 def _held_out(
@@ -274,10 +248,19 @@ def _held_out(
     )
 
 
-def _add_rish(
-    plan: GroupPlan, facts: pd.DataFrame, chosen: list[int], model_dir: Path
-) -> pd.DataFrame:
-    """Facts of all scans with RISH features of the chosen ones, harmonised as in the model."""
-    sites = [plan.cohort.rows[i].site for i in chosen]
-    features = rish_table([plan.stored[i] for i in chosen], sites, read_gains(model_dir))
-    return facts.join(features.set_index(pd.Index(chosen)))
+def _add_rish(job: TrainJob, facts: pd.DataFrame, numbers: list[int]) -> pd.DataFrame:
+    """Facts of all scans with RISH features of the job's, harmonised as in its model.
+
+    Parameters
+    ----------
+    job : TrainJob
+    facts : DataFrame
+        One row per scan of the cohort.
+    numbers : list of int
+        Rows of the job's training and test scans, in this order.
+    """
+    scans = [*job.training, *job.testing]
+    stored = [StoredScan(Path(scan.folder)) for scan in scans]
+    gains = read_gains(Path(job.model_dir))
+    features = rish_table(stored, [scan.site for scan in scans], gains)
+    return facts.join(features.set_index(pd.Index(numbers)))

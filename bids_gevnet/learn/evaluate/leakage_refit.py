@@ -6,7 +6,6 @@ models for the leakage audit of this and later reports.
 
 import math
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,23 +25,19 @@ MOST_VALUES = 100_000_000
 """Scans times voxels: a fit of this size takes a few minutes."""
 
 
-def check_harmonisation(jobs: Sequence[TrainJob]) -> None:
-    """Refit the first fold of every task and network that harmonises; write what came out."""
-    first: dict[Path, TrainJob] = {}
-    for job in jobs:
-        folder = Path(job.model_dir)
-        if job.options.harmonise and job.fold is not None and folder.name == f"fold-{job.fold}":
-            first.setdefault(folder.parent, job)
-    fits: dict[tuple[str, str], RishGains | str] = {}
-    for folder, job in first.items():
-        if read_json(folder / REFIT).get("digest") == job.digest:
-            continue
-        # Networks of one task share folds and harmonisation: one fit serves all.
-        key = job.task, ",".join(scan.scan for scan in job.training)
-        if key not in fits:
-            fits[key] = _refit(job)
-        found = {"digest": job.digest, "fold": job.fold, "scans": len(job.training)}
-        write_json(folder / REFIT, found | _compare(job, fits[key]))
+def check_harmonisation(job: TrainJob) -> Path:
+    """Refit the harmonisation of a fold and write how far it is from the stored one.
+
+    Returns
+    -------
+    path : Path
+        The file with the answer, beside the models of the task; kept if it is this job's.
+    """
+    path = Path(job.model_dir).parent / REFIT
+    if read_json(path).get("digest") != job.digest:
+        facts = {"digest": job.digest, "fold": job.fold, "scans": len(job.training)}
+        write_json(path, facts | _compare(job, _refit(job)))
+    return path
 
 
 def _refit(job: TrainJob) -> RishGains | str:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from bids_gevnet.bids.writing import write_image, write_json
 from bids_gevnet.errors import BidsGevnetError
@@ -50,8 +51,13 @@ _LEAST_SHARE = 0.5
 _TINY = 1e-30
 
 
+def explained_network(networks: Sequence[str]) -> str:
+    """Which of several networks is explained: the paper's, or the first one."""
+    return PREFERRED if PREFERRED in networks else networks[0]
+
+
 def write_saliency_maps(
-    jobs: Sequence[TrainJob], *, max_scans: int = MAX_SCANS
+    jobs: Sequence[TrainJob], *, max_scans: int = MAX_SCANS, device: torch.device | None = None
 ) -> tuple[Path, ...]:
     """Map the saliency of every task; what was written for the same models is left.
 
@@ -61,6 +67,8 @@ def write_saliency_maps(
         Of a whole run; their models are trained and their scans are in the store.
     max_scans : int
         Held-out scans per task, at most.
+    device : torch.device, optional
+        Where to compute; the CPU by default.
 
     Returns
     -------
@@ -74,7 +82,7 @@ def write_saliency_maps(
         digest = {str(job.fold): job.digest for job in own}
         if not _is_current(target, digest, max_scans):
             try:
-                _write(folder, own, digest, max_scans)
+                _write(folder, own, digest, max_scans, device or torch.device("cpu"))
             except (OSError, BidsGevnetError) as error:
                 # A report without this picture is better than none.
                 log.warning("No saliency for %s: %s", own[0].task, error)
@@ -90,7 +98,7 @@ def _chosen(jobs: Sequence[TrainJob]) -> list[list[TrainJob]]:
         # Other schemes, such as leaving out a site, keep their models in other folders.
         if job.fold is not None and job.testing and Path(job.model_dir).name == _name(job.fold):
             tasks[job.task][job.options.network].append(job)
-    return [by.get(PREFERRED) or next(iter(by.values())) for by in tasks.values()]
+    return [by[explained_network(list(by))] for by in tasks.values()]
 
 
 def _name(fold: int) -> str:
@@ -158,7 +166,13 @@ class MeanMap:
         return self.directions / max(self.scans, 1)
 
 
-def _write(folder: Path, jobs: Sequence[TrainJob], digest: dict[str, str], cap: int) -> None:
+def _write(
+    folder: Path,
+    jobs: Sequence[TrainJob],
+    digest: dict[str, str],
+    cap: int,
+    device: torch.device,
+) -> None:
     first = jobs[0]
     scans = [(job, index) for job in jobs for index in range(len(job.testing))]
     chosen = spread_scans([(job.fold or 0, job.testing[i].label) for job, i in scans], cap)
@@ -167,7 +181,7 @@ def _write(folder: Path, jobs: Sequence[TrainJob], digest: dict[str, str], cap: 
     for job in track(jobs, f"Saliency of {first.task}", len(jobs)):
         own = [scans[c][1] for c in chosen if scans[c][0] is job]
         part = MeanMap(first.shape, 6 * first.nside**2)
-        entries += _add_fold(job, own, (part, everything))
+        entries += _add_fold(job, own, (part, everything), device)
         if part.scans:
             parts.append(part)
     content = {
@@ -190,18 +204,15 @@ def _write(folder: Path, jobs: Sequence[TrainJob], digest: dict[str, str], cap: 
 
 
 def _add_fold(
-    job: TrainJob, chosen: Sequence[int], maps: Sequence[MeanMap]
+    job: TrainJob, chosen: Sequence[int], maps: Sequence[MeanMap], device: torch.device
 ) -> list[dict[str, Any]]:
     """Add the chosen held-out scans of a fold, explained by the fold's own network."""
-    import torch
-
     from bids_gevnet.learn.train.batches import ScanReader
     from bids_gevnet.nn.saliency import saliency
 
     if not chosen:
         return []
     network, _, gains = load_model(Path(job.model_dir))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network.to(device)
     reader = ScanReader(job.testing, gains)
     entries = []

@@ -12,6 +12,7 @@ field by field, the network by its name in the zoo, the weights by name and shap
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import platform
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.nn.compound import CompoundNetwork
 
+WEIGHTS = "model.safetensors"
+GAINS = "harmonisation.npz"
 _FORMAT = "bids_gevnet model 1"
 _MAX_CARD = 64 * 1024**2
 _MAX_WEIGHTS = 1024**3
@@ -82,6 +85,8 @@ class ModelCard:
     app_version : str
     strides : tuple of 4 int
         Pooling of the kernel network's layers; models of earlier versions have the default.
+    files : dict of str to str
+        SHA-256 of the other files of the folder; models of earlier versions have none.
     """
 
     network: str
@@ -105,6 +110,7 @@ class ModelCard:
     digest: str
     app_version: str = __version__
     strides: tuple[int, ...] = DEFAULT_STRIDES
+    files: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         sensible = (
@@ -130,15 +136,34 @@ def write_model(
     from safetensors.torch import save_file
 
     tensors = {k: v.detach().cpu().contiguous() for k, v in network.state_dict().items()}
-    with replacing(folder / "model.safetensors") as part:
+    with replacing(folder / WEIGHTS) as part:
         save_file(tensors, part)
     if gains is not None:
-        with replacing(folder / "harmonisation.npz") as part, part.open("wb") as stream:
+        with replacing(folder / GAINS) as part, part.open("wb") as stream:
             gains.save(stream)
     else:
-        (folder / "harmonisation.npz").unlink(missing_ok=True)
+        (folder / GAINS).unlink(missing_ok=True)
     write_text(folder / "environment.txt", environment())
-    write_card(folder, card)
+    names = (WEIGHTS, *([GAINS] if gains is not None else []))
+    hashes = {name: sha256(folder / name) for name in names}
+    write_card(folder, dataclasses.replace(card, files=hashes))
+
+
+def damaged_files(folder: Path) -> list[str]:
+    """Name the files of a model folder that are missing or not what was written."""
+    card = read_card(folder)
+    hashes = card.files or dict.fromkeys([WEIGHTS, *([GAINS] if card.harmonised else [])], "")
+    return [
+        name
+        for name, expected in hashes.items()
+        if not (folder / name).is_file() or (expected and sha256(folder / name) != expected)
+    ]
+
+
+def sha256(path: Path) -> str:
+    """Hash the content of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_card(folder: Path, card: ModelCard) -> None:
@@ -181,7 +206,13 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
     from safetensors.torch import load_file
 
     card = read_card(folder)
-    path = folder / "model.safetensors"
+    path = folder / WEIGHTS
+    if damaged := damaged_files(folder):
+        raise InputError(
+            expected=f"the files of the model in {folder} as they were written",
+            found=f"{', '.join(damaged)} missing or changed",
+            remedy="copy the whole folder again, or train the model again",
+        )
     try:
         if path.stat().st_size > _MAX_WEIGHTS:
             raise ValueError(f"{path.stat().st_size} bytes of weights")  # noqa: TRY301
@@ -193,7 +224,7 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
             found=f"something else ({error})",
             remedy="use the model folder as it was written",
         ) from None
-    gains = load_gains(folder / "harmonisation.npz") if card.harmonised else None
+    gains = load_gains(folder / GAINS) if card.harmonised else None
     if gains is not None and (tuple(gains.shape) != card.shape or gains.nside != card.nside):
         raise InputError(
             expected=f"a harmonisation on the model's grid, {card.shape}, nside {card.nside}",

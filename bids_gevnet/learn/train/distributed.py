@@ -102,6 +102,11 @@ def join_processes() -> Iterator[Processes]:
         dist.destroy_process_group()
 
 
+def single_device(*, gpu: bool) -> torch.device:
+    """Name the device of a process that works alone."""
+    return torch.device("cuda:0" if gpu else "cpu")
+
+
 def _translate_slurm() -> None:
     """Give torch its variables where srun started the processes, one task each."""
     if "RANK" in os.environ or int(os.environ.get("SLURM_NTASKS", "1")) == 1:

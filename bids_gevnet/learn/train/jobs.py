@@ -1,8 +1,8 @@
 """Training jobs as plain data: one per task, network and fold or site, one for the final model.
 
-The group level writes all jobs of a run to one JSON file; every training process reads it. A job
-names scans of the store and says everything that decides its result, so its `digest` tells
-whether a checkpoint or a finished model belongs to it.
+A JSON file holds one job or all jobs of a study; every training process reads it. A job names
+scans of the store and says everything that decides its result, so its `digest` tells whether a
+harmonisation, a checkpoint or a finished model belongs to it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_json
 from bids_gevnet.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FORMAT = "bids_gevnet training jobs 1"
+    from bids_gevnet.settings import ExecutionSettings, LearningSettings
+
+_FORMAT = "bids_gevnet training jobs 2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,22 @@ class TrainOptions:
     harmonise: bool = True
     reference_site: str | None = None
     held_out_curve: bool = True
+
+    @classmethod
+    def from_settings(cls, learning: LearningSettings, execution: ExecutionSettings) -> Self:
+        """Take over what the settings say; the rest keeps its default."""
+        return cls(
+            network=learning.network,
+            strides=learning.strides,
+            epochs=learning.epochs,
+            samples_per_class=learning.samples_per_class,
+            batch_size=learning.batch_size,
+            learning_rate=learning.learning_rate,
+            seed=execution.random_seed,
+            precision=learning.precision,
+            harmonise=learning.harmonisation == "rish",
+            reference_site=learning.reference_site,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,27 +164,23 @@ class TrainJob:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_jobs(path: Path, jobs: Sequence[TrainJob], *, threads: int) -> None:
-    """Write the jobs of a run.
+def write_jobs(path: Path, jobs: Sequence[TrainJob]) -> None:
+    """Write jobs to a file, unless it holds the same already.
 
-    Parameters
-    ----------
-    path : Path
-    jobs : sequence of TrainJob
-    threads : int
-        Threads of each training process.
+    A file that did not change keeps its time, so that what was made from it stays valid.
     """
-    content = [dataclasses.asdict(job) for job in jobs]
-    write_json(path, {"format": _FORMAT, "threads": threads, "jobs": content})
+    content = {"format": _FORMAT, "jobs": [dataclasses.asdict(job) for job in jobs]}
+    if read_json(path) != json.loads(json.dumps(content)):
+        write_json(path, content)
 
 
-def read_jobs(path: Path) -> tuple[tuple[TrainJob, ...], int]:
-    """Read what `write_jobs` wrote: the jobs and the threads of each process."""
+def read_jobs(path: Path) -> tuple[TrainJob, ...]:
+    """Read what `write_jobs` wrote."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(content["format"])  # noqa: TRY301
-        return tuple(_job(entry) for entry in content["jobs"]), int(content["threads"])
+        return tuple(_job(entry) for entry in content["jobs"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             expected=f"training jobs written by the group level in {path}",

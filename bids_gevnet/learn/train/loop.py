@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class TrainingDiverged(BidsGevnetError):  # noqa: N818 - reads as the sentence it is
-    """The loss is no number any more."""
+    """The loss is not a finite number."""
 
     exit_code = 1
 
@@ -64,6 +64,12 @@ def standardise_inputs_(layer: nn.Linear, features: Tensor) -> None:
     weight = layer.weight / spread.clamp_min(1e-3 * float(spread.max())).to(layer.weight)
     layer.bias.sub_(weight @ features.mean(0).to(weight))
     layer.weight.copy_(weight)
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    """Context in which a network computes: "float32", "bfloat16", or "auto": half on GPUs."""
+    half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
 class StepOptions(Protocol):
@@ -114,7 +120,7 @@ class TrainingLoop(ABC):
         What to do after an interruption, for its message.
     """
 
-    going_on = "run the same command again with --resume: it goes on from there"
+    going_on = "run the same command again with --resume: training resumes from there"
 
     def __init__(
         self,
@@ -258,11 +264,7 @@ class TrainingLoop(ABC):
 
     def precision(self) -> AbstractContextManager[Any]:
         """Context in which the network computes."""
-        device = self.processes.device.type
-        half = self._steps.precision == "bfloat16"
-        if self._steps.precision == "auto":
-            half = device == "cuda"
-        return torch.autocast(device, torch.bfloat16) if half else nullcontext()
+        return autocast(self._steps.precision, self.processes.device)
 
     def _synchronise(self, *, last: bool) -> AbstractContextManager[Any]:
         """Average gradients over processes at the last part of a batch only."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.bids.reading import read_json
+from bids_gevnet.bids.writing import write_json
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.models.files import ModelCard, read_card
+from bids_gevnet.learn.models.files import ModelCard, damaged_files, read_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,15 +32,35 @@ CURVE = (
 )
 
 
-def is_finished(job: TrainJob) -> bool:
-    """Whether the job's model is there, with the results of its held-out people."""
+HELD_OUT = "held_out.json"
+"""Scores of the people a model was not trained on, in the model's folder."""
+
+
+def is_trained(job: TrainJob) -> bool:
+    """Whether the job's model is there and undamaged."""
     folder = Path(job.model_dir)
-    if not (folder / "held_out.json").is_file():
-        return False
     try:
-        return read_card(folder).digest == job.digest
+        return read_card(folder).digest == job.digest and not damaged_files(folder)
     except InputError:
         return False
+
+
+def is_tested(job: TrainJob) -> bool:
+    """Whether the held-out scores of the job's model are there."""
+    content = read_json(Path(job.model_dir) / HELD_OUT)
+    scans = content.get("scans")
+    return content.get("digest") == job.digest and isinstance(scans, list)
+
+
+def write_held_out(job: TrainJob, scores: Sequence[Sequence[float]]) -> Path:
+    """Write the scores of the job's test scans; return where they are."""
+    entries = [
+        {"scan": scan.scan, "scores": list(values)}
+        for scan, values in zip(job.testing, scores, strict=True)
+    ]
+    path = Path(job.model_dir) / HELD_OUT
+    write_json(path, {"digest": job.digest, "scans": entries})
+    return path
 
 
 def make_card(
@@ -98,5 +120,5 @@ def curve_text(rows: Sequence[dict[str, float | int | None]]) -> str:
 
 def read_held_out(folder: Path) -> dict[str, list[float]]:
     """Scores of the people a model was not trained on, by scan."""
-    content = json.loads((folder / "held_out.json").read_text(encoding="utf-8"))
+    content = json.loads((folder / HELD_OUT).read_text(encoding="utf-8"))
     return {entry["scan"]: entry["scores"] for entry in content["scans"]}

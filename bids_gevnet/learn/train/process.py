@@ -1,13 +1,15 @@
-"""``python -m bids_gevnet.learn.train.process JOBS.json``: train all models of a run.
+"""``python -m bids_gevnet.learn.train.process JOBS.json``: train and test the models of a file.
 
-Started once per process by torchrun, by srun, or alone. All processes train one model after the
-other, together; what is finished is left, what was begun goes on from its checkpoint.
+Started once per process by torchrun, by srun, or alone. All processes work on one model after the
+other, together; what is finished is left, what was begun resumes from its checkpoint.
 """
 
 from __future__ import annotations
 
+import argparse
 import logging
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,22 +20,49 @@ from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.learn.train.distributed import StopRequest, join_processes
 from bids_gevnet.learn.train.jobs import read_jobs
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import train_job
+from bids_gevnet.learn.train.trainer import score_held_out, train_job
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
-def train_all(jobs_file: Path) -> None:
-    """Train every job of a file; join the other processes, if there are any."""
-    jobs, threads = read_jobs(jobs_file)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with join_processes() as processes, StopRequest().listening() as stop:
-            progress = TrainingProgress(len(jobs), active=processes.first)
-            for job in jobs:
+def train_all(
+    jobs_file: Path,
+    *,
+    test: bool = True,
+    threads: int | None = None,
+    first: int = 1,
+    total: int | None = None,
+) -> None:
+    """Train and test every job of a file; join the other processes, if there are any.
+
+    Parameters
+    ----------
+    jobs_file : Path
+    test : bool
+        Whether to score held-out people too.
+    threads : int, optional
+        Threads of this process.
+    first, total : int
+        Number of the file's first job among all jobs of the study, for progress messages.
+    """
+    jobs = read_jobs(jobs_file)
+    with limited_threads(threads), join_processes() as processes:
+        progress = TrainingProgress(total or len(jobs), done=first - 1, active=processes.first)
+        for job in jobs:
+            with StopRequest().listening() as stop:
                 train_job(job, processes, stop, progress)
+            if test:
+                score_held_out(job, processes)
+
+
+@contextmanager
+def limited_threads(threads: int | None) -> Iterator[None]:
+    """Let PyTorch use so many threads inside the block; all it would use if None."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        yield
     finally:
         torch.set_num_threads(before)
 
@@ -45,19 +74,27 @@ def error_file(jobs_file: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train; return the exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m bids_gevnet.learn.train.process JOBS.json\n")
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m bids_gevnet.learn.train.process")
+    parser.add_argument("jobs", type=Path, metavar="JOBS.json", help="training jobs")
+    parser.add_argument("--threads", type=int, help="threads of each process")
+    parser.add_argument("--first", type=int, default=1, help="number of the first job")
+    parser.add_argument("--total", type=int, help="jobs of the whole study")
+    parser.add_argument("--train-only", action="store_true", help="score nobody")
+    options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    jobs_file = Path(arguments[0])
     try:
-        train_all(jobs_file)
+        train_all(
+            options.jobs,
+            test=not options.train_only,
+            threads=options.threads,
+            first=options.first,
+            total=options.total,
+        )
     except BidsGevnetError as error:
         sys.stderr.write(f"{error}\n")
         clauses = {"expected": error.expected, "found": error.found, "remedy": error.remedy}
         write_json(
-            error_file(jobs_file),
+            error_file(options.jobs),
             clauses | {"kind": type(error).__name__, "code": error.exit_code},
         )
         return error.exit_code

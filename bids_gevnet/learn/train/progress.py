@@ -56,10 +56,12 @@ class TrainingProgress:
     total_jobs : int
     active : bool
         Whether this process is the one that speaks.
+    done : int
+        Jobs that come before the first one that is started here.
     """
 
-    def __init__(self, total_jobs: int, *, active: bool) -> None:
-        self._total, self._active, self._number = total_jobs, active, 0
+    def __init__(self, total_jobs: int, *, active: bool, done: int = 0) -> None:
+        self._total, self._active, self._number = total_jobs, active, done
         self._job: Job | None = None
         self._bar: Any = None
         self._last_line = 0.0
@@ -73,14 +75,14 @@ class TrainingProgress:
         if not self._active:
             return
         text = f"[{self._number}/{self._total}] {job.name}"
-        going_on = f", going on from step {done}" if done else ""
+        resumed = f", resumed at step {done}" if done else ""
         log.info(
             "%s: %d for training and %d for testing, %d steps%s",
             text,
             len(job.training),
             len(job.testing),
             steps,
-            going_on,
+            resumed,
         )
         self._last_line = time.monotonic()
         self._bar = tqdm(
@@ -91,7 +93,7 @@ class TrainingProgress:
         """Say that a job was finished by an earlier run."""
         self._number += 1
         if self._active:
-            log.info("[%d/%d] %s: done before", self._number, self._total, job.name)
+            log.info("[%d/%d] %s: already trained", self._number, self._total, job.name)
 
     def step(self, loss: float) -> None:
         """Count a step."""

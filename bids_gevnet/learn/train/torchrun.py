@@ -9,43 +9,83 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 from bids_gevnet.errors import BidsGevnetError, InputError
-from bids_gevnet.learn.train.distributed import STOP_SIGNALS, TrainingInterrupted
+from bids_gevnet.learn.train.distributed import STOP_SIGNALS, TrainingInterrupted, device_count
 from bids_gevnet.learn.train.loop import TrainingDiverged
 from bids_gevnet.learn.train.process import error_file, train_all
+from bids_gevnet.settings import available_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 _KINDS: dict[str, type[BidsGevnetError]] = {
     kind.__name__: kind for kind in (InputError, TrainingInterrupted, TrainingDiverged)
 }
 
 
-def train(jobs_file: Path, *, processes: int, gpu: bool, threads: int) -> None:
-    """Train all jobs of a file.
+@dataclass(frozen=True, kw_only=True)
+class Devices:
+    """What trains a model: processes on GPUs or on CPU cores.
 
     Parameters
     ----------
-    jobs_file : Path
     processes : int
     gpu : bool
         Whether each process has a GPU of its own.
     threads : int
         Threads of each process.
     """
+
+    processes: int
+    gpu: bool
+    threads: int
+
+    @classmethod
+    def choose(cls, learning: LearningSettings, execution: ExecutionSettings) -> Self:
+        """Choose by `--devices`, `--nprocs` and `--omp-nthreads`."""
+        cpus = execution.processes
+        processes, gpu = device_count(learning.devices, cpus=min(cpus, learning.batch_size))
+        threads = execution.omp_nthreads or max(1, min(available_cpus(), cpus) // processes)
+        return cls(processes=processes, gpu=gpu, threads=threads)
+
+
+def train(
+    jobs_file: Path,
+    devices: Devices,
+    *,
+    test: bool = True,
+    first: int = 1,
+    total: int | None = None,
+) -> None:
+    """Train all jobs of a file, and test their models.
+
+    Parameters
+    ----------
+    jobs_file : Path
+    devices : Devices
+    test : bool
+        Whether to score held-out people too.
+    first, total : int
+        Number of the file's first job among all jobs of the study, for progress messages.
+    """
     error_file(jobs_file).unlink(missing_ok=True)
+    processes, gpu, threads = devices.processes, devices.gpu, devices.threads
     if processes == 1 and not gpu:
-        train_all(jobs_file)
+        train_all(jobs_file, test=test, threads=threads, first=first, total=total)
         return
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     # The machine's own name need not resolve, in a container without a network for instance.
     command += ["--local-addr", "127.0.0.1"]
     command += ["--nproc-per-node", str(processes), "-m", "bids_gevnet.learn.train.process"]
-    command.append(str(jobs_file))
+    command += [str(jobs_file), "--threads", str(threads), "--first", str(first)]
+    command += ["--total", str(total)] if total is not None else []
+    command += [] if test else ["--train-only"]
     surroundings = os.environ | {"OMP_NUM_THREADS": str(threads)}
     # Set or removed, so that a variable of the caller does not decide.
     surroundings.pop("BIDS_GEVNET_DEVICE", None)
@@ -59,13 +99,13 @@ def train(jobs_file: Path, *, processes: int, gpu: bool, threads: int) -> None:
         TrainingInterrupted(
             expected="to train to the end",
             found="a signal to stop",
-            remedy="run the same command again with --resume: it goes on from the last epoch",
+            remedy="run the same command again with --resume: it resumes from the last checkpoint",
         )
         if forwarded
         else BidsGevnetError(
             expected="the training processes to end well",
             found=f"exit code {code}",
-            remedy="see the messages above; with --resume it goes on from the last checkpoint",
+            remedy="see the messages above; --resume resumes from the last checkpoint",
         )
     )
 

@@ -1,4 +1,4 @@
-"""Train one model: fit the harmonisation, start the filters, step, score the held-out people.
+"""Train one model: fit the harmonisation, start the filters, take steps; then test it.
 
 Everything that is fitted sees the job's training scans and nobody else: gains of the sites,
 k-means of the kernel network's filters, weights, running statistics. The same job gives the same
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,19 +19,28 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
-from bids_gevnet.learn.models.files import build_network, write_model
+from bids_gevnet.learn.models.files import GAINS, build_network, load_model, sha256, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
-from bids_gevnet.learn.train.loop import TrainingLoop, standardise_inputs_
+from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
 from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
-from bids_gevnet.learn.train.outputs import curve_text, is_finished, make_card
+from bids_gevnet.learn.train.outputs import (
+    HELD_OUT,
+    curve_text,
+    is_tested,
+    is_trained,
+    make_card,
+    write_held_out,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
@@ -62,7 +72,7 @@ def train_job(
         Looked at between steps.
     progress : TrainingProgress
     """
-    if is_finished(job):
+    if is_trained(job):
         progress.skip(job)
         return
     gains = fit_harmonisation(job, processes)
@@ -77,12 +87,51 @@ def train_job(
     trainer.finish()
 
 
+def score_held_out(job: TrainJob, processes: Processes) -> Path:
+    """Score the people that a trained model was not trained on, and write the scores.
+
+    Returns
+    -------
+    path : Path
+        The file with the scores, in the model's folder.
+    """
+    if is_tested(job):
+        return Path(job.model_dir) / HELD_OUT
+    network, _, gains = load_model(Path(job.model_dir))
+    share = -(-job.options.batch_size // processes.size)
+    network.pieces = choose_pieces(job, network, ScanReader(job.training, gains), share)
+    network.to(processes.device)
+    precision = partial(autocast, job.options.precision, processes.device)
+    scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
+    path = Path(job.model_dir) / HELD_OUT
+    if processes.first:
+        write_held_out(job, scores)
+    processes.wait()
+    return path
+
+
+def checkpoint_file(job: TrainJob) -> Path:
+    """Where the state of a job's training is kept between two steps."""
+    return Path(job.work_dir) / "checkpoint.safetensors"
+
+
+def gains_file(job: TrainJob) -> Path:
+    """Where the harmonisation of a job is kept until its model is written."""
+    return Path(job.work_dir) / GAINS
+
+
 def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
-    """Fit gains to the training scans, in the first process; the others read them."""
+    """Fit gains to the training scans, in the first process; the others read them.
+
+    What an earlier fit for the same job left is used again.
+    """
     if not job.options.harmonise:
         return None
-    path = Path(job.work_dir) / "harmonisation.npz"
-    if processes.first:
+    path = gains_file(job)
+    stamp = path.with_suffix(".json")
+    if processes.first and not (
+        path.is_file() and read_json(stamp) == {"digest": job.digest, "sha256": sha256(path)}
+    ):
         scans = job.training
         names = sorted({name for scan in scans for name in scan.covariates})
         gains = fit_rish_glm(
@@ -97,6 +146,7 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
         )
         with replacing(path) as part, part.open("wb") as stream:
             gains.save(stream)
+        write_json(stamp, {"digest": job.digest, "sha256": sha256(path)})
     processes.wait()
     return load_gains(path)
 
@@ -122,7 +172,7 @@ class Trainer(TrainingLoop):
             split_batches(n_samples, max(self.options.batch_size, processes.size)),
             self.options,
             processes,
-            checkpoint=Path(job.work_dir) / "checkpoint.safetensors",
+            checkpoint=checkpoint_file(job),
             name=job.name,
             digest=job.digest,
         )
@@ -138,20 +188,9 @@ class Trainer(TrainingLoop):
         if processes.first:  # others receive the weights of the first
             volumes = self.reader.random_volumes(self.options.seed)
             network.initialise_(volumes, seed=self.options.seed)
-        network.pieces = self._pieces(network, -(-self.options.batch_size // processes.size))
+        share = -(-self.options.batch_size // processes.size)
+        network.pieces = choose_pieces(self.job, network, self.reader, share)
         return network.to(processes.device)
-
-    def _pieces(self, network: CompoundNetwork, share: int) -> Pieces:
-        """How to cut up a process's share of a batch: as little as memory allows."""
-        directions = share * 6 * self.job.nside**2
-        brain = max(len(stored.samples) for stored in self.reader.stored)
-        points = 2 * directions * -(-brain // network.stride**3)
-        voxels = directions * math.prod(self.job.shape)
-        return replace(
-            network.pieces,
-            keep_sphere=points <= _KEPT_POINTS,
-            whole=points <= _WHOLE_POINTS and voxels <= _WHOLE_VOXELS,
-        )
 
     def plan(self, epoch: int) -> Sequence[Mixture]:
         """List the samples of an epoch; the same in every process and every run."""
@@ -201,20 +240,12 @@ class Trainer(TrainingLoop):
         """Scores of each scan, (n, classes)."""
         return self._each(scans, self.network)
 
-    @torch.no_grad()
     def _each(
         self, scans: Sequence[JobScan], function: Callable[[Tensor, Tensor], Tensor]
     ) -> list[list[float]]:
-        """Evaluate a function of each scan and mask, the work shared among processes."""
-        reader = ScanReader(scans, self.gains)
         self.network.eval()
-        own = []
-        for index in self.processes.share(range(len(scans))):
-            volume, mask = (tensor.to(self.processes.device) for tensor in reader.single(index))
-            with self.precision():
-                values = function(volume, mask)[0]
-            own.append((index, values.float().tolist()))
-        return [values for _, values in sorted(self.processes.gather(own))]
+        reader = ScanReader(scans, self.gains)
+        return evaluate_scans(function, reader, self.processes, self.precision)
 
     def settle_statistics(self, chosen: Sequence[int]) -> None:
         """Set the running statistics to their mean over some training scans."""
@@ -225,18 +256,13 @@ class Trainer(TrainingLoop):
         self.settle([self.processes.share(batch) for batch in enough])
 
     def finish(self) -> None:
-        """Score the held-out people, write the model, remove the checkpoint."""
+        """Write the model and remove the checkpoint."""
         self.settle_statistics(self._some_training_scans())
-        scores = self.score(self.job.testing)
         energies = self._training_energies()
         if self.processes.first:
             folder = Path(self.job.model_dir)
+            (folder / HELD_OUT).unlink(missing_ok=True)  # of an earlier model
             write_text(folder / "learning_curve.csv", curve_text(self.position.curve))
-            held_out = [
-                {"scan": scan.scan, "scores": values}
-                for scan, values in zip(self.job.testing, scores, strict=True)
-            ]
-            write_json(folder / "held_out.json", {"scans": held_out})
             fingerprints = [stored.fingerprint for stored in self.reader.stored]
             card = make_card(self.job, self.gains, fingerprints, energies)
             write_model(folder, self.network, card, self.gains)
@@ -250,3 +276,41 @@ class Trainer(TrainingLoop):
             for index in self.processes.share(range(len(self.labels)))
         ]
         return np.array([values for _, values in sorted(self.processes.gather(own))])
+
+
+def choose_pieces(
+    job: TrainJob, network: CompoundNetwork, reader: ScanReader, share: int
+) -> Pieces:
+    """Say how to cut up a process's share of a batch: as little as memory allows."""
+    directions = share * 6 * job.nside**2
+    brain = max(len(stored.samples) for stored in reader.stored)
+    points = 2 * directions * -(-brain // network.stride**3)
+    voxels = directions * math.prod(job.shape)
+    return replace(
+        network.pieces,
+        keep_sphere=points <= _KEPT_POINTS,
+        whole=points <= _WHOLE_POINTS and voxels <= _WHOLE_VOXELS,
+    )
+
+
+@torch.no_grad()
+def evaluate_scans(
+    function: Callable[[Tensor, Tensor], Tensor],
+    reader: ScanReader,
+    processes: Processes,
+    precision: Callable[[], AbstractContextManager[Any]],
+) -> list[list[float]]:
+    """Evaluate a function of each scan and mask, the work shared among processes.
+
+    Returns
+    -------
+    values : (n_scans, n_values) nested list
+        The same in all processes.
+    """
+    evaluated = []
+    for index in processes.share(range(len(reader.scans))):
+        volume, mask = (tensor.to(processes.device) for tensor in reader.single(index))
+        with precision():
+            values = function(volume, mask)[0]
+        evaluated.append((index, values.float().tolist()))
+    return [values for _, values in sorted(processes.gather(evaluated))]
