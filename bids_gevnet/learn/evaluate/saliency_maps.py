@@ -196,7 +196,7 @@ def _add_fold(
     import torch
 
     from bids_gevnet.learn.train.batches import ScanReader
-    from bids_gevnet.nn.saliency import saliency
+    from bids_gevnet.nn.attribution import saliency
 
     if not chosen:
         return []

@@ -21,10 +21,11 @@ from bids_gevnet.learn.cohort.scan_rows import dataset_name
 from bids_gevnet.learn.cohort.site_splits import SiteSplit, plan_sites
 from bids_gevnet.learn.cohort.store import StoredScan, store_scan
 from bids_gevnet.learn.cohort.tasks import Task, choose_tasks, slug
-from bids_gevnet.learn.models.files import NETWORKS, build_network
+from bids_gevnet.learn.models.files import build_network
 from bids_gevnet.learn.train.distributed import device_count
 from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions, write_jobs
 from bids_gevnet.learn.train.progress import track
+from bids_gevnet.nn.registry import ALL, scan_networks
 from bids_gevnet.settings import available_cpus
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def prepare_group(
         participants=participants,
     )
     check_reference(cohort, settings.reference_site)
-    networks = NETWORKS if settings.network == "all" else (settings.network,)
+    networks = scan_networks() if settings.network == ALL else (settings.network,)
     for name in networks:
         build_network(
             name, 2, cohort.nside, settings.strides
@@ -104,7 +105,7 @@ def prepare_group(
     work = (execution.work_dir or output_dir / "work") / "group"
     stored = _fill_store(cohort, work / "store")
     tasks, warnings = choose_tasks(cohort.labels, settings.classes)
-    chosen = _options(settings, execution, options)
+    chosen = TrainOptions.from_settings(settings, execution, start=options)
     factory = _JobFactory(cohort, stored, output_dir, work, dataset_name(bids_dir))
     folds: dict[str, NDArray[np.intp]] = {}
     sites: dict[str, tuple[SiteSplit, ...]] = {}
@@ -172,23 +173,6 @@ def _fill_store(cohort: Cohort, store: Path) -> list[StoredScan]:
         store_scan(store, row.image, row.mask, nside=cohort.nside, voxel_mm=cohort.voxel_mm)
         for row in track(cohort.rows, "Reading scans", len(cohort.rows))
     ]
-
-
-def _options(
-    settings: LearningSettings, execution: ExecutionSettings, options: TrainOptions | None
-) -> TrainOptions:
-    return dataclasses.replace(
-        options or TrainOptions(),
-        strides=settings.strides,
-        epochs=settings.epochs,
-        samples_per_class=settings.samples_per_class,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        seed=execution.random_seed,
-        precision=settings.precision,
-        harmonise=settings.harmonisation == "rish",
-        reference_site=settings.reference_site,
-    )
 
 
 def _task_folds(cohort: Cohort, task: Task, folds: int, seed: int) -> NDArray[np.intp]:
