@@ -29,6 +29,7 @@ from bids_gevnet.interfaces.series import (
     write_gradients,
 )
 from bids_gevnet.interfaces.warps import save_warps
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
     from bids_gevnet.dwi.model_corrector.corrector import Correction
@@ -50,7 +51,7 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
     opposite_images = traits.List(File(exists=True), desc="raw images, opposite encoding")
     opposite_bvals = traits.List(traits.Str(), desc="their bval files, '' where all are b0")
     opposite_readout_s = traits.List(traits.Float(), desc="their total readout times")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
 
 

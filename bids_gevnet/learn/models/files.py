@@ -14,9 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from bids_gevnet import __version__
@@ -25,6 +23,7 @@ from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.nn.registry import find_network, scan_networks
 from bids_gevnet.settings import DEFAULT_STRIDES
+from bids_gevnet.versions import list_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 _FORMAT = "bids_gevnet model 1"
 _MAX_CARD = 64 * 1024**2
 _MAX_WEIGHTS = 1024**3
-_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "nibabel", "dipy", "healpy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +133,8 @@ def write_model(
             gains.save(stream)
     else:
         (folder / "harmonisation.npz").unlink(missing_ok=True)
-    write_text(folder / "environment.txt", environment())
+    versions = "".join(f"{name} {number}\n" for name, number in list_versions().items())
+    write_text(folder / "environment.txt", versions)
     write_card(folder, card)
 
 
@@ -233,18 +232,6 @@ def build_network(
             remedy="derive the network from that class",
         )
     return network
-
-
-def environment() -> str:
-    """Versions of Python and of the libraries that decide a result."""
-    lines = [f"bids_gevnet {__version__}", f"python {platform.python_version()}"]
-    lines.append(f"{platform.system()} {platform.machine()}")
-    for name in _PACKAGES:
-        try:
-            lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} absent")
-    return "\n".join(lines) + "\n"
 
 
 def _typed(value: Any, hint: Any) -> Any:
