@@ -16,7 +16,7 @@ from typing import Any
 import learning
 from pages import RESULTS, write_page
 
-from bids_gevnet.nn import zoo
+from bids_gevnet.nn.registry import networks
 
 QUICK = {
     "strength": 2.0,
@@ -45,7 +45,7 @@ def show(table: dict[str, Any]) -> Iterator[str]:
     yield f"| {' | '.join(heads)} |"
     yield "|---|" + "---:|" * (len(heads) - 1)
     for row in table["rows"]:
-        total = zoo.entries()[row["network"]].parameters()["total"]
+        total = networks()[row["network"]].count_parameters()["total"]
         cells = [row["title"], f"{total:,}"]
         cells += [f"{100 * row['paper'][task]:.2f}" for task in paper]
         cells += [_percent(row["ours"].get(task)) for task in tasks]

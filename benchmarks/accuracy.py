@@ -24,7 +24,7 @@ from bids_gevnet.dwi.registration import Volume, register_to_template
 from bids_gevnet.dwi.shells import find_shells, mean_volume
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 from bids_gevnet.sphere.harmonics import real_harmonics
 from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
 

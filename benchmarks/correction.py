@@ -44,14 +44,14 @@ from bids_gevnet.dwi.motion import estimate_motion
 from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from correction_scores import Show
 
-    from bids_gevnet.phantom.simulate import Scan
+    from bids_gevnet.phantom.simulation import Scan
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from pages import RESULTS, write_page
 
-from bids_gevnet.nn import zoo
 from bids_gevnet.nn.compound import CompoundNetwork, Pieces
-from bids_gevnet.nn.zoo_compound import ENTRIES
+from bids_gevnet.nn.zoo import PAPER_NETWORKS
 
 WHOLE = Pieces(whole=True)
 CUTS = {
@@ -53,10 +52,10 @@ def report() -> str:
     lines += ["| network | precision | pieces | loss differs by | gradients differ by |"]
     lines += ["|---|---|---|---:|---:|"]
     print("\n".join(lines), flush=True)
-    for entry in ENTRIES:
+    for entry in (each for each in PAPER_NETWORKS if each.classifies_scans):
         for dtype in (torch.float32, torch.float64):
             torch.manual_seed(0)
-            network = zoo.build(entry.name).to(dtype)
+            network = entry.build().to(dtype)
             batch = make_batch(entry.name, dtype)
             network.initialise_(batch[0][0], n_patches=2000)
             loss, grads = gradients(network, WHOLE, batch)

@@ -38,10 +38,11 @@ from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.learn.evaluate.baselines import read_gains
 from bids_gevnet.learn.evaluate.collection import GroupResult, collect_group, prepare_group
 from bids_gevnet.learn.evaluate.scoring import evaluate_table, read_predictions
-from bids_gevnet.learn.models.files import NETWORKS, read_card
+from bids_gevnet.learn.models.files import read_card
 from bids_gevnet.learn.train.jobs import TrainOptions, write_jobs
 from bids_gevnet.learn.train.progress import log
 from bids_gevnet.learn.train.torchrun import train
+from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.effects import group_state
@@ -242,7 +243,7 @@ def describe(options: argparse.Namespace) -> str:
     steps = options.epochs * -(-2 * options.samples_per_class // LearningSettings().batch_size)
     words = ["FOLDER" if word == str(options.folder) else word for word in sys.argv[1:]]
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
-    missing = [name for name in NETWORKS if name not in options.networks]
+    missing = [name for name in scan_networks() if name not in options.networks]
     return (
         f"`{command}`, commit {current_commit()}, seed {options.seed}. Phantoms, not patients: "
         f"{options.per_group} people a group at two sites; {effect_of(options)}; no macroscopic "
@@ -260,7 +261,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--effect", choices=["micro", "none"], default="micro")
     parser.add_argument("--strength", type=float, default=1.0, help="of the microscopic effect")
     parser.add_argument("--groups", nargs="+", choices=GROUPS, default=["AD", "DLB"])
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS[::-1]))
+    parser.add_argument(
+        "--networks", nargs="+", choices=scan_networks(), default=list(scan_networks()[::-1])
+    )
     parser.add_argument("--per-group", type=int, default=40)
     parser.add_argument("--voxel-mm", type=float, default=8.0)
     parser.add_argument("--resolution", type=float, default=16.0)

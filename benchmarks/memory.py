@@ -49,16 +49,16 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     """Run one step in this process."""
     import torch
 
-    from bids_gevnet.nn import zoo
     from bids_gevnet.nn.ckn import keep_on_sphere
     from bids_gevnet.nn.compound import Pieces
+    from bids_gevnet.nn.registry import build
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     pieces = {k: v for k, v in vars(options).items() if k in Pieces.__dataclass_fields__}
     if options.mode == FLAT:
         pieces |= {"keep_volumes": False, "keep_sphere": False}
-    network = zoo.build(options.network, pieces=Pieces(**pieces))
+    network = build(options.network, pieces=Pieces(**pieces))
     before = peak_mb()
     scan, mask = make_scan(options.size)
     start, cpu = time.perf_counter(), time.process_time()

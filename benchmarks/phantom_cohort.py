@@ -23,7 +23,7 @@ from bids_gevnet.interfaces.sphere import SAMPLE_STEP
 from bids_gevnet.interfaces.template import output_grid
 from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 from bids_gevnet.settings import PreprocessingSettings
 
 GROUPS = ("AD", "DLB", "PD")

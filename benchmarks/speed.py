@@ -27,13 +27,13 @@ import torch
 from pages import RESULTS, write_page
 from torch import Tensor, nn
 
-from bids_gevnet.nn import zoo
 from bids_gevnet.nn.deepsphere import DeepSphere
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEConv, GEVConv
 from bids_gevnet.nn.kernels import response_scale, responses
+from bids_gevnet.nn.registry import build
 from bids_gevnet.nn.response_matrices import response_values
-from bids_gevnet.sphere.healpix import healpix
+from bids_gevnet.sphere.healpix_grid import healpix
 from bids_gevnet.sphere.quadrature import ring_stencil
 
 PAGE = RESULTS / "speed.md"
@@ -135,8 +135,8 @@ def network_times(voxels: int, rounds: int, clock: Callable[[], float]) -> dict[
     """Milliseconds per voxel of the dMRI networks on 192 points."""
     x = torch.randn(voxels, C_IN, 192, requires_grad=True)
     nets = {
-        "gevnet-dmri (N = 7)": zoo.build("gevnet-dmri"),
-        "gevnet-dmri (closed form)": zoo.build("gevnet-dmri", samples=None),
+        "gevnet-dmri (N = 7)": build("gevnet-dmri"),
+        "gevnet-dmri (closed form)": build("gevnet-dmri", samples=None),
         "deepsphere 8-32-32-64": DeepSphere(),
     }
     times = interleaved({name: step(net, x) for name, net in nets.items()}, rounds, clock)
@@ -148,7 +148,7 @@ def mnist_times(rounds: int, clock: Callable[[], float]) -> dict[str, float]:
     x, y = torch.randn(64, 1, 2562), torch.randint(0, 10, (64,))
     runs = {}
     for label, samples in (("N = 51", 51), ("N = 11", 11), ("closed form", None)):
-        net = zoo.build("gevnet-mnist", samples=samples)
+        net = build("gevnet-mnist", samples=samples)
         optimiser = torch.optim.Adam(net.parameters(), 1e-3)
 
         def run(net: nn.Module = net, optimiser: torch.optim.Optimizer = optimiser) -> None:

@@ -26,6 +26,11 @@ Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Classes = Literal["pairs", "all"]
 
+B0_THRESHOLD = 50.0
+"""Largest b-value of a b0, in s/mm², unless the user gives another."""
+DEFAULT_STRIDES = (2, 1, 2, 1)
+"""Pooling of the kernel network's four layers, as in the paper, unless the user gives another."""
+
 
 def available_cpus() -> int:
     """Cores this process may use, which on a cluster node are fewer than the node has."""
@@ -101,7 +106,7 @@ class PreprocessingSettings:
     correction: Correction = "auto"
     masking: Masking = "auto"
     shell: float | None = None
-    b0_threshold: float = 50.0
+    b0_threshold: float = B0_THRESHOLD
     output_resolution: float = 2.0
     crop_margin: float = 4.0
     nside: int = 4
@@ -160,7 +165,7 @@ class LearningSettings:
     covariates: tuple[str, ...] = ("age", "sex")
     classes: Classes = "pairs"
     network: str = "ckn2+gevnet"
-    strides: tuple[int, ...] = (2, 1, 2, 1)
+    strides: tuple[int, ...] = DEFAULT_STRIDES
     folds: int = 5
     leave_site_out: bool | None = None
     epochs: int = 50
@@ -173,7 +178,8 @@ class LearningSettings:
 
     def __post_init__(self) -> None:
         _require(
-            len(self.strides) == 4 and all(1 <= stride <= 8 for stride in self.strides),
+            len(self.strides) == len(DEFAULT_STRIDES)
+            and all(1 <= stride <= 8 for stride in self.strides),
             option="--strides",
             expected="4 numbers from 1 to 8",
             found=self.strides,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from mnist.stereographic import project_images, random_rotations
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ responses within a channel, or a third ring.
 
 from __future__ import annotations
 
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from bids_gevnet.nn import zoo
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.nn import registry
+from bids_gevnet.nn.builders import build_gevnet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +31,12 @@ LARGER: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
 
 def build(name: str, level: int, samples: int | None) -> nn.Module:
     """Build a network by name, on an icosphere, with N samples in its nonlinearities."""
-    grid = partial(icosphere, level)
     if name not in LARGER:
-        return zoo.build(name, grid=grid, samples=samples)
+        return registry.build(name, level=level, samples=samples)
     architecture, options = LARGER[name]
-    return zoo.build_gevnet(architecture, grid=grid, samples=samples, classes=10, **options)
+    return build_gevnet(
+        architecture, grid="icosphere", level=level, samples=samples, classes=10, **options
+    )
 
 
 def describe(name: str) -> str:

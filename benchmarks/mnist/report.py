@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pages import RESULTS, write_page
 
 from bids_gevnet.nn import zoo
+from bids_gevnet.nn.registry import networks
 from mnist import figures
 from mnist.networks import LARGER, describe
 from mnist.training import Options
@@ -136,7 +137,7 @@ def benchmark_table(groups: Sequence[Group]) -> list[str]:
     for name, paper in PAPER.items():
         own = [group for group in groups if group.options.network == name]
         cells = " | ".join(f"{value:.2f}" for value in paper)
-        lines.append(f"| {name} | {zoo.entries()[name].paper} | the paper | {cells} |")
+        lines.append(f"| {name} | {networks()[name].paper_parameters} | the paper | {cells} |")
         for group in own:
             about = f"{group.parameters:,} | {what_was_run(group.options)}"
             lines.append(f"| {name} | {about} | {' | '.join(_accuracies(group))} |")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from molecules.deepset import MoleculeNetwork
 from molecules.potentials import (
     ELEMENTS,

@@ -30,7 +30,7 @@ from bids_gevnet.bids.writing import write_json
 from bids_gevnet.learn.train.checkpoints import Position, load_checkpoint, save_checkpoint
 from bids_gevnet.learn.train.distributed import Processes, StopRequest, TrainingInterrupted
 from bids_gevnet.nn.gevnet import count_parameters
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from molecules.data import KeptAtoms, Molecules, Options, Spheres
 from molecules.deepset import CompositionBaseline, MoleculeNetwork, SphereInvariants
 from molecules.potentials import ELEMENTS

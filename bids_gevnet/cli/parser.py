@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import OutputLayout, WorkLayout
+from bids_gevnet.nn.registry import ALL, find_network, scan_networks
 from bids_gevnet.settings import (
     AnalysisLevel,
     Classes,
@@ -86,6 +87,8 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
         tables.setdefault(_section_of(name), {})[name] = plain
     settings = Settings.from_tables(tables, source="the command line")
     _check_folders(bids_dir, output_dir)
+    if settings.learning.network != ALL:
+        find_network(settings.learning.network, classifies_scans=True)
     return Request(
         bids_dir=bids_dir.resolve(),
         output_dir=output_dir.resolve(),
@@ -354,7 +357,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--network",
         metavar="NAME",
-        help=f"a name from the zoo, or all (default: {_default('network')})",
+        help=f"{', '.join(scan_networks())}, or {ALL} (default: {_default('network')})",
     )
     group.add_argument(
         "--strides",

@@ -25,6 +25,7 @@ import numpy as np
 
 from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.tensor import fit_tensor
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -115,7 +116,7 @@ def check_coherence(
     bvals: NDArray[np.floating[Any]],
     bvecs_fsl: NDArray[np.floating[Any]],
     *,
-    b0_threshold: float = 50.0,
+    b0_threshold: float = B0_THRESHOLD,
     n_seeds: int = 20000,
 ) -> Coherence:
     """Compare the 24 flips and permutations of a gradient table.

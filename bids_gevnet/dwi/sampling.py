@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.dwi.shells import (
-    B0_THRESHOLD,
     choose_shell,
     divide_by_b0,
     find_shells,
     mean_volume,
 )
+from bids_gevnet.settings import B0_THRESHOLD
 from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
 
 if TYPE_CHECKING:

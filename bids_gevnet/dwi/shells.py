@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.errors import ParticipantError
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-B0_THRESHOLD = 50.0
 SHELL_TOLERANCE = 100.0
 PREFERRED_B = 1000.0
 """The paper pools clinical scans, most of them at b = 1000, and learning needs the same b from

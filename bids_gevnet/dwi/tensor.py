@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.settings import B0_THRESHOLD
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -44,7 +46,7 @@ def fit_tensor(
     bvals: NDArray[np.floating[Any]],
     bvecs: NDArray[np.floating[Any]],
     *,
-    b0_threshold: float = 50.0,
+    b0_threshold: float = B0_THRESHOLD,
     weighted: bool = True,
 ) -> TensorFit:
     """Fit a tensor to every voxel.

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bids_gevnet.harmonisation.association import cramers_v, cross_table
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -49,7 +51,7 @@ class Design:
     columns : tuple of str
         What the other columns are.
     association : float
-        Cramér's V of site and diagnosis; 0 if there is only one of either.
+        Cramér's V of site and diagnosis; 0 if there is only one of either or too few scans.
     warnings : tuple of str
         Sentences for the reader.
     """
@@ -89,7 +91,7 @@ def build_design(
         block, labels, _ = _encode("diagnosis", groups)
         matrix = np.hstack([matrix, block])
         columns += labels
-        association = cramers_v(sites, [str(g) for g in groups])
+        association = cramers_v(cross_table(sites, [str(g) for g in groups])) or 0.0
         warnings += _confounding(names, sites, groups, _components(matrix, names), association)
     components = _components(matrix, names) if columns else alone
     for name, values in (covariates or {}).items():
@@ -109,19 +111,6 @@ def build_design(
             if missing:
                 warnings.append(f"{name} is missing for {missing} scans: the mean stands in.")
     return Design(matrix, names, components, tuple(columns), association, tuple(warnings))
-
-
-def cramers_v(first: Sequence[str], second: Sequence[str]) -> float:
-    """Association of two categories, 0 (none) to 1 (one determines the other)."""
-    from scipy.stats import contingency
-
-    rows, columns = sorted(set(first)), sorted(set(second))
-    if len(rows) < 2 or len(columns) < 2:
-        return 0.0
-    table = np.zeros((len(rows), len(columns)), dtype=int)
-    for a, b in zip(first, second, strict=True):
-        table[rows.index(a), columns.index(b)] += 1
-    return float(contingency.association(table, method="cramer"))
 
 
 def _encode(name: str, values: Sequence[Value]) -> tuple[NDArray[np.float64], list[str], int]:

@@ -16,6 +16,7 @@ from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
 from bids_gevnet.interfaces.series import Series, read_image, write_facts, write_series
+from bids_gevnet.settings import B0_THRESHOLD
 
 
 class ConformInputSpec(BaseInterfaceInputSpec):
@@ -24,7 +25,7 @@ class ConformInputSpec(BaseInterfaceInputSpec):
     image = File(exists=True, mandatory=True, desc="4D diffusion series")
     bval = File(exists=True, mandatory=True, desc="FSL-style b-values")
     bvec = File(exists=True, mandatory=True, desc="FSL-style gradient vectors")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
 class ConformOutputSpec(TraitedSpec):

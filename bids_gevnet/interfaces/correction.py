@@ -16,7 +16,7 @@ from nipype.interfaces.base import (
 from bids_gevnet.bids.gradient_files import read_bval
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.conform import Conformed, conform, ras_order
-from bids_gevnet.dwi.gradients import rotate_bvecs, voxel_sizes
+from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.motion import displacement_mm, rigid_parameters
 from bids_gevnet.dwi.phase_encoding import reorder_phase_encoding
 from bids_gevnet.dwi.shells import find_shells
@@ -29,8 +29,12 @@ from bids_gevnet.interfaces.series import (
     write_gradients,
 )
 from bids_gevnet.interfaces.warps import save_warps
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bids_gevnet.dwi.correction import OppositeB0
     from bids_gevnet.dwi.model_corrector.corrector import Correction
     from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility
 
@@ -50,7 +54,7 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
     opposite_images = traits.List(File(exists=True), desc="raw images, opposite encoding")
     opposite_bvals = traits.List(traits.Str(), desc="their bval files, '' where all are b0")
     opposite_readout_s = traits.List(traits.Float(), desc="their total readout times")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
 
 
@@ -71,9 +75,8 @@ class CorrectSeries(SimpleInterface):
     output_spec = CorrectSeriesOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
-        import torch
-
-        from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries, correct_series
+        from bids_gevnet.dwi.correction import estimate_correction
+        from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries
 
         folder = Path(runtime.cwd)
         series = read_series(self.inputs.image, self.inputs.gradients)
@@ -83,54 +86,42 @@ class CorrectSeries(SimpleInterface):
             for direction in (self.inputs.direction, self.inputs.slice_direction)
         )
         shells = find_shells(series.bvals, b0_threshold=self.inputs.b0_threshold)
-        field, field_note = self._field(series, axis)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        correction = correct_series(
+        estimate = estimate_correction(
             DiffusionSeries(
                 series.data, series.affine, series.bvals, series.bvecs_ras, shells, axis,
                 slice_axis,
             ),
-            None if field is None else field.field,
+            self._opposite_b0s(),
             n_threads=self.inputs.num_threads,
-            device=device,
         )  # fmt: skip
-        self._write(folder, series, correction, slice_axis)
-        notes = [note for note in (correction.note, field_note) if note]
+        self._write(folder, series, estimate.correction, slice_axis)
         first = shells.b0[0] if shells.b0.size else 0
         head = np.asarray(series.data[..., first], dtype=np.float32)
-        facts = correction_facts(correction, field, head) | {"note": "; ".join(notes)}
-        self._results["facts"] = str(write_facts(folder, facts))
+        facts = correction_facts(estimate.correction, estimate.field, head)
+        self._results["facts"] = str(write_facts(folder, facts | {"note": estimate.note}))
         return runtime
 
-    def _field(self, series: Series, axis: int) -> "tuple[Susceptibility | None, str]":
-        """Estimate the susceptibility field from the first usable image, if there is one."""
-        from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
+    def _opposite_b0s(self) -> "Iterator[OppositeB0]":
+        """Read the first b0 of each image with the opposite encoding, one at a time."""
+        from bids_gevnet.dwi.correction import OppositeB0
 
-        b0 = np.flatnonzero(series.bvals <= self.inputs.b0_threshold)
-        images = self.inputs.opposite_images or []
-        if not b0.size or not images:
-            return None, ""
-        first = np.asarray(series.data[..., b0[0]], dtype=np.float32)
+        if not self.inputs.opposite_images:
+            return
         _, raw_affine = read_image(self.inputs.raw_image)
-        own = conform(np.zeros(read_shape(self.inputs.raw_image), np.uint8), raw_affine)
+        conformed = conform(np.zeros(read_shape(self.inputs.raw_image), np.uint8), raw_affine)
         for image, bval, readout in zip(
-            images, self.inputs.opposite_bvals, self.inputs.opposite_readout_s, strict=True
+            self.inputs.opposite_images,
+            self.inputs.opposite_bvals,
+            self.inputs.opposite_readout_s,
+            strict=True,
         ):
             other = self._first_b0(image, bval)
-            if other is None or other.data.shape != first.shape:
+            ratio = readout / self.inputs.readout_s
+            if other is None:
+                yield OppositeB0(None, np.eye(4), ratio)
                 continue
-            found = estimate_field(
-                first,
-                np.asarray(other.data, dtype=np.float32),
-                voxel_sizes(series.affine),
-                axis,
-                readout_ratio=readout / self.inputs.readout_s,
-                start=other.old_to_new @ np.linalg.inv(own.old_to_new),
-            )
-            if found.correlation_after > found.correlation_before:
-                return found, ""
-            return None, "the susceptibility field did not bring the two b0s closer; not used"
-        return None, "no b0 of the opposite phase encoding is on the grid of the run; not used"
+            start = other.old_to_new @ np.linalg.inv(conformed.old_to_new)
+            yield OppositeB0(other.data, start, ratio)
 
     def _first_b0(self, image: str, bval: str) -> Conformed | None:
         data, affine = read_image(image)
@@ -142,16 +133,12 @@ class CorrectSeries(SimpleInterface):
     def _write(
         self, folder: Path, series: Series, correction: "Correction", slice_axis: int
     ) -> None:
-        from bids_gevnet.dwi.model_corrector.corrector import fill_slices
+        from bids_gevnet.dwi.correction import fill_series
 
         self._results["image"] = self.inputs.image
         if correction.replacements:
-            data = np.array(series.data)
-            for k in sorted({volume for volume, _ in correction.replacements}):
-                filled = fill_slices(data[..., k], k, correction.replacements, slice_axis)
-                whole = np.issubdtype(data.dtype, np.integer)
-                data[..., k] = np.rint(filled) if whole else filled
-            write_image(folder / "dwi.nii", data, series.affine)
+            filled = fill_series(series.data, correction.replacements, slice_axis)
+            write_image(folder / "dwi.nii", filled, series.affine)
             self._results["image"] = str(folder / "dwi.nii")
         self._results["transforms"] = str(save_warps(folder / "warps.npz", [correction.warp]))
         turned = rotate_bvecs(series.bvecs_ras, correction.warp.transforms)

@@ -43,6 +43,7 @@ from bids_gevnet.interfaces.series import (
     write_facts,
     write_gradients,
 )
+from bids_gevnet.settings import B0_THRESHOLD
 
 _TAIL = 2000
 """Characters of a failed program's output that go into the message."""
@@ -86,7 +87,7 @@ class TopupInputSpec(BaseInterfaceInputSpec):
     bvals = traits.List(traits.Str(), mandatory=True, desc="their bval files, '' where all are b0")
     directions = traits.List(traits.Str(), mandatory=True, desc="BIDS PhaseEncodingDirection")
     readout_s = traits.List(traits.Float(), mandatory=True, desc="total readout times")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
 
 
@@ -265,7 +266,7 @@ class BetInputSpec(BaseInterfaceInputSpec):
     program = File(exists=True, mandatory=True, desc="the bet executable")
     image = File(exists=True, mandatory=True, desc="series")
     gradients = File(exists=True, mandatory=True, desc="its gradients")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
 class BetOutputSpec(TraitedSpec):

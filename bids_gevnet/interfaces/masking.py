@@ -16,6 +16,7 @@ from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.mask import brain_mask
 from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
 from bids_gevnet.interfaces.series import read_series, write_facts
+from bids_gevnet.settings import B0_THRESHOLD
 
 
 class MaskBrainInputSpec(BaseInterfaceInputSpec):
@@ -23,7 +24,7 @@ class MaskBrainInputSpec(BaseInterfaceInputSpec):
 
     image = File(exists=True, mandatory=True, desc="series")
     gradients = File(exists=True, mandatory=True, desc="its gradients")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
 class MaskBrainOutputSpec(TraitedSpec):

@@ -17,6 +17,7 @@ from bids_gevnet.dwi.motion import displacement_mm, estimate_motion, rigid_param
 from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.interfaces.confounds import write_confounds
 from bids_gevnet.interfaces.series import read_series, write_facts, write_gradients
+from bids_gevnet.settings import B0_THRESHOLD
 
 
 class EstimateMotionInputSpec(BaseInterfaceInputSpec):
@@ -24,7 +25,7 @@ class EstimateMotionInputSpec(BaseInterfaceInputSpec):
 
     image = File(exists=True, mandatory=True, desc="conformed series")
     gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     enabled = traits.Bool(True, usedefault=True, desc="False leaves every volume where it is")
     reason = traits.Str("", usedefault=True, desc="why rigid registration has to do, if it has")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")

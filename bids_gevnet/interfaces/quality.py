@@ -20,6 +20,7 @@ from bids_gevnet.dwi.conform import ras_order
 from bids_gevnet.dwi.quality import assess_quality
 from bids_gevnet.dwi.shells import choose_shell, find_shells
 from bids_gevnet.interfaces.series import read_image, read_mask, read_series, write_facts
+from bids_gevnet.settings import B0_THRESHOLD
 
 
 class MeasureQualityInputSpec(BaseInterfaceInputSpec):
@@ -31,7 +32,7 @@ class MeasureQualityInputSpec(BaseInterfaceInputSpec):
     raw_image = File(exists=True, mandatory=True, desc="first run as it lies in the dataset")
     raw_bval = File(exists=True, mandatory=True, desc="its b-values")
     raw_bvec = File(exists=True, mandatory=True, desc="its gradient vectors")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
 class MeasureQualityOutputSpec(TraitedSpec):

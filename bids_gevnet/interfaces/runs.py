@@ -33,6 +33,7 @@ from bids_gevnet.interfaces.warps import (
     resample_placed,
     save_placements,
 )
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
     from bids_gevnet.dwi.model_corrector.warp import Warp
@@ -47,7 +48,7 @@ class JoinRunsInputSpec(BaseInterfaceInputSpec):
     transforms = traits.List(
         File(exists=True), desc="where volumes belong: rigid or warps; none after eddy"
     )
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
 
 

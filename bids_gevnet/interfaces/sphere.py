@@ -17,6 +17,7 @@ from bids_gevnet.dwi.sampling import sample_shell
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.interfaces.series import read_mask, read_series, write_facts
+from bids_gevnet.settings import B0_THRESHOLD
 from bids_gevnet.sphere.resampling import DEFAULT_KERNEL, DEFAULT_SMOOTHING
 
 SAMPLE_STEP = 1 / 16384
@@ -31,7 +32,7 @@ class SampleSphereInputSpec(BaseInterfaceInputSpec):
     mask = File(exists=True, mandatory=True, desc="brain in template space")
     nside = traits.Int(4, usedefault=True, desc="HEALPix resolution")
     shell = traits.Either(None, traits.Float(), desc="b-value asked for")
-    b0_threshold = traits.Float(50.0, usedefault=True, desc="largest b-value of a b0")
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
 class SampleSphereOutputSpec(TraitedSpec):

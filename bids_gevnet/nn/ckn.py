@@ -40,6 +40,7 @@ from bids_gevnet.nn.kmeans import spherical_kmeans
 from bids_gevnet.nn.norm import MomentNorm, add_moments
 from bids_gevnet.nn.staged import Staged
 from bids_gevnet.nn.volume_convolution import convolve
+from bids_gevnet.settings import DEFAULT_STRIDES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -224,7 +225,7 @@ class CKN(nn.Module):
     def __init__(
         self,
         channels: Sequence[int] = (1, 4, 4, 8, 8),
-        strides: Sequence[int] = (2, 1, 2, 1),
+        strides: Sequence[int] = DEFAULT_STRIDES,
         kappa: Kappa = QUADRATIC,
         *,
         size: int = 3,

@@ -109,7 +109,72 @@ class Bumps(nn.Module):
         return torch.exp(-steps.square() / 2)
 
 
-class CompoundNetwork(nn.Module):
+class ScanNetwork(nn.Module):
+    """Base of every network that classifies scans: what training needs to know of it.
+
+    A subclass sets `head` and implements `features`; all else has a default. Its normalisations
+    should be `bids_gevnet.nn.MomentNorm`, whose statistics are those of all processes together.
+
+    Attributes
+    ----------
+    head : nn.Sequential
+        From features to class scores. Its first layer is an ``nn.Linear``, which training starts
+        so that its inputs have mean 0 and variance 1.
+    pieces : Pieces
+        How to cut up a batch; training sets it. A network may ignore it.
+
+    Examples
+    --------
+    >>> class MeanSignal(ScanNetwork):
+    ...     def __init__(self, *, classes, nside, strides):
+    ...         super().__init__()
+    ...         self.head = nn.Sequential(nn.Linear(6 * nside**2, classes))
+    ...     def features(self, scans, masks):
+    ...         return torch.stack([s[:, m].mean(1) for s, m in zip(scans, masks)])
+    >>> network = MeanSignal(classes=2, nside=1, strides=())
+    >>> network(torch.rand(3, 6, 2, 2, 2), torch.ones(3, 2, 2, 2, dtype=torch.bool)).shape
+    torch.Size([3, 2])
+    """
+
+    head: nn.Sequential
+    pieces: Pieces = Pieces()
+
+    @property
+    def stride(self) -> int:
+        """Voxels of the scan per voxel of the feature maps, along one axis."""
+        return 1
+
+    def features(self, scans: Tensor, masks: Tensor) -> Tensor:
+        """Features of each scan, the input of `head`: (batch, n_features) tensor.
+
+        Parameters
+        ----------
+        scans : (batch, 6 nside^2, X, Y, Z) tensor
+            Signal over b0 in the distinct directions; any floating type.
+        masks : (batch, X, Y, Z) bool tensor
+            Brain voxels.
+        """
+        raise NotImplementedError
+
+    def initialise_(self, volumes: Iterable[Tensor], **options: int) -> None:
+        """Start from training volumes, (X, Y, Z) tensors, before the first step; or do nothing."""
+
+    def forward(self, scans: Tensor, masks: Tensor) -> Tensor:
+        """Score the classes.
+
+        Parameters
+        ----------
+        scans, masks : tensors
+            As for `features`.
+
+        Returns
+        -------
+        scores : (batch, classes) tensor
+        """
+        return cast("Tensor", self.head(self.features(scans, masks)))
+
+
+class CompoundNetwork(ScanNetwork):
     """CKN across voxels, spherical network within voxels, mean over the brain, classifier.
 
     Parameters
@@ -146,7 +211,7 @@ class CompoundNetwork(nn.Module):
                 expected="at least 2 classes and a CKN or a spherical network",
                 found=f"{classes} classes, {'no' if ckn is None else 'a'} CKN and "
                 f"{'no' if sphere is None else 'a'} spherical network",
-                remedy="build the network by name with bids_gevnet.nn.zoo_compound",
+                remedy="build the network by name with bids_gevnet.nn.build",
             )
         self.ckn = ckn
         # A module at run time; the protocol says what the compound network needs of it.
@@ -182,22 +247,6 @@ class CompoundNetwork(nn.Module):
         """Start the filters of the CKN, if there is one, from training volumes; see `CKN`."""
         if self.ckn is not None:
             self.ckn.initialise_(volumes, **options)
-
-    def forward(self, scans: Tensor, masks: Tensor) -> Tensor:
-        """Score the classes.
-
-        Parameters
-        ----------
-        scans : (batch, 6 nside^2, X, Y, Z) tensor
-            Signal over b0 in the distinct directions; any floating type.
-        masks : (batch, X, Y, Z) bool tensor
-            Brain voxels.
-
-        Returns
-        -------
-        scores : (batch, classes) tensor
-        """
-        return cast("Tensor", self.head(self.features(scans, masks)))
 
     def features(self, scans: Tensor, masks: Tensor) -> Tensor:
         """Mean feature vector of each scan, the classifier's input: (batch, n_features) tensor."""

@@ -1,87 +1,45 @@
-"""The zoo: every network of the paper by name, built with one call.
+"""The networks of the paper, as entries of the registry.
 
-    from bids_gevnet.nn import zoo
-    net = zoo.build("gevnet-mnist")
-    net = zoo.build("gevnet-dmri", samples=None)      # options go to the builder
+`python -m bids_gevnet.nn.zoo` prints every network with its architecture, its parameters and the
+number of parameters that the paper prints, networks of installed packages included.
 
-`python -m bids_gevnet.nn.zoo` prints name, architecture, parameters and the paper's figure.
-
-An entry is a `ZooEntry`; the sphere networks are `SPHERE_ENTRIES` below. To add networks, write
-a module with a tuple `ENTRIES` of `ZooEntry` and name it in `MORE_ENTRIES`: it is imported when
-the zoo is first asked, so that it may import this one. `ZooEntry.parts` names the submodules
-whose parameters are listed separately, for instance ("ckn", "gevnet", "head").
+"ckn1" has the linear and "ckn2" the quadratic kernel; `compound` says what the two lone networks
+of Table 3 do instead of the part that they lack.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
-from functools import cache, partial
-from importlib import import_module
-from importlib.util import find_spec
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bids_gevnet.errors import InputError
-from bids_gevnet.nn.gevnet import GEVNet, count_parameters
-from bids_gevnet.sphere.healpix import healpix
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.nn.registry import Network, networks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from torch import nn
-
-    from bids_gevnet.sphere.grid import Grid
-
-MORE_ENTRIES = ("bids_gevnet.nn.zoo_compound",)
+_ON_SPHERES = "bids_gevnet.nn.builders:build_gevnet"
+_ON_SCANS = "bids_gevnet.nn.builders:build_compound"
 
 
-@dataclass(frozen=True)
-class ZooEntry:
-    """One network of the paper.
-
-    Parameters
-    ----------
-    name : str
-    architecture : str
-        Channels, with v where a pooling follows, or a sentence.
-    build : callable
-        Makes the network; called with the options given to `build`.
-    paper : str
-        The number of parameters as printed in the paper, or "" where it prints none.
-    parts : tuple of str
-        Submodules whose parameters `parameters` lists one by one.
-    """
-
-    name: str
-    architecture: str
-    build: Callable[..., nn.Module]
-    paper: str = ""
-    parts: tuple[str, ...] = ()
-
-    def parameters(self) -> dict[str, int]:
-        """Learnable numbers of the whole ("total") and of each part."""
-        net = self.build()
-        counts = {part: count_parameters(net.get_submodule(part)) for part in self.parts}
-        return {"total": count_parameters(net), **counts}
-
-
-def build_gevnet(architecture: str, *, grid: Callable[[], Grid], **options: Any) -> GEVNet:
-    """Build a `GEVNet`; `grid` makes the finest grid, options are those of `GEVNet`."""
-    return GEVNet(grid(), architecture, **options)
-
-
-def _mnist(name: str, architecture: str, order: int, samples: int, paper: str = "") -> ZooEntry:
-    builder = partial(
-        build_gevnet,
-        architecture,
-        grid=partial(icosphere, 4),
-        order=order,
-        samples=samples,
-        classes=10,
+def _mnist(name: str, architecture: str, order: int, samples: int, printed: str = "") -> Network:
+    kind = "GEVNet" if order == 2 else "GENet"
+    return Network(
+        name=name,
+        title=f"{kind} {architecture}",
+        architecture=architecture,
+        builder=_ON_SPHERES,
+        arguments={
+            "architecture": architecture,
+            "grid": "icosphere",
+            "level": 4,
+            "order": order,
+            "samples": samples,
+            "classes": 10,
+        },
+        paper_parameters=printed,
+        parts=("layers", "head"),
     )
-    return ZooEntry(name, architecture, builder, paper, ("layers", "head"))
 
 
 # Ablation on parameter counts: five sizes of 2, 3 and 4 layers. The paper prints the first pair
@@ -120,7 +78,7 @@ def ablation_name(kind: str, layers: int, size: int) -> str:
     return f"{kind}-mnist-{layers}layer" + (f"-{size}" if size > 1 else "")
 
 
-def _ablation_entries() -> list[ZooEntry]:
+def _ablation_networks() -> list[Network]:
     return [
         _mnist(ablation_name(kind, layers, i), text, order, 101, _PRINTED.get(text, ""))
         for layers, pairs in ABLATION.items()
@@ -129,59 +87,81 @@ def _ablation_entries() -> list[ZooEntry]:
     ]
 
 
-SPHERE_ENTRIES: tuple[ZooEntry, ...] = (
+_CKN = {
+    1: "a convolutional kernel network of first order [@ckn]",
+    2: "a convolutional kernel network of second order [@ckn]",
+}
+_GEVNET = "a gauge equivariant Volterra network [@gevnet] of second order"
+_SPHERES = {
+    "gevnet": (_GEVNET, "8-8-12-12", "sphere 12424"),
+    "deepsphere": ("DeepSphere [@deepsphere]", "8-32-32-64", "sphere 13696"),
+}
+
+
+def _table_3(
+    title: str, degree: int | None, sphere: str | None, accuracies: tuple[float, ...]
+) -> Network:
+    """One row of Table 3: a CKN of a degree, a spherical network, or both."""
+    parts, architectures, printed = [], [], []
+    if degree is not None:
+        parts.append("ckn")
+        architectures.append("1-4-4-8-8")
+        printed.append("ckn 3164")
+    if sphere is not None:
+        parts.append("sphere")
+        architectures.append(_SPHERES[sphere][1])
+        printed.append(_SPHERES[sphere][2])
+    if degree is None:
+        sentence = f"{_GEVNET}, which ignores neighbouring voxels"
+    elif sphere is None:
+        sentence = f"{_CKN[degree]}, which ignores directions"
+    else:
+        sentence = f"{_CKN[degree]} across voxels and {_SPHERES[sphere][0]} within each"
+    names = ([] if degree is None else [f"ckn{degree}"]) + ([] if sphere is None else [sphere])
+    return Network(
+        name="+".join(names),
+        title=title,
+        architecture=" + ".join(architectures),
+        builder=_ON_SCANS,
+        arguments={"degree": degree, "sphere": sphere},
+        sentence=sentence,
+        paper_parameters=", ".join(printed),
+        paper_accuracies=accuracies,
+        classifies_scans=True,
+        parts=(*parts, "head"),
+    )
+
+
+PAPER_NETWORKS: tuple[Network, ...] = (
     _mnist("gevnet-mnist", "1-3-3v-8-8v-12-12v-12", 2, 51, "31k"),
     _mnist("genet-mnist", "1-10-10v-16-16v-32-32v-32", 1, 51, "45k"),
-    ZooEntry(
-        "gevnet-dmri",
-        "8-8-12-12",
-        partial(build_gevnet, "8-8-12-12", grid=partial(healpix, 4), samples=7),
-        "12424",
-        ("layers",),
+    Network(
+        name="gevnet-dmri",
+        title="GEVNet for diffusion MRI",
+        architecture="8-8-12-12",
+        builder=_ON_SPHERES,
+        arguments={"architecture": "8-8-12-12", "grid": "healpix", "level": 4, "samples": 7},
+        paper_parameters="12424",
+        parts=("layers",),
     ),
-    ZooEntry(
-        "gevnet-qm7",
-        "5-5v-10v-10",
-        partial(build_gevnet, "5-5v-10v-10", grid=partial(icosphere, 3), samples=101),
-        "70k with the MLP",
-        ("layers",),
+    Network(
+        name="gevnet-qm7",
+        title="GEVNet for molecules",
+        architecture="5-5v-10v-10",
+        builder=_ON_SPHERES,
+        arguments={"architecture": "5-5v-10v-10", "grid": "icosphere", "level": 3, "samples": 101},
+        paper_parameters="70k with the MLP",
+        parts=("layers",),
     ),
-    *_ablation_entries(),
+    *_ablation_networks(),
+    _table_3("CKN2", 2, None, (0.8676, 0.9032, 0.9806)),
+    _table_3("GEVNet", None, "gevnet", (0.7708, 0.7236, 0.8112)),
+    _table_3("CKN1 + DS", 1, "deepsphere", (0.8676, 0.7916, 0.8924)),
+    _table_3("CKN1 + GEVNet", 1, "gevnet", (0.9034, 0.8630, 0.9330)),
+    _table_3("CKN2 + DS", 2, "deepsphere", (0.8982, 0.9507, 0.9846)),
+    _table_3("CKN2 + GEVNet", 2, "gevnet", (0.9286, 0.9836, 0.9827)),
 )
-
-
-@cache
-def entries() -> Mapping[str, ZooEntry]:
-    """All entries by name, those of `MORE_ENTRIES` included."""
-    found = list(SPHERE_ENTRIES)
-    for module in MORE_ENTRIES:
-        if find_spec(module) is not None:
-            found += import_module(module).ENTRIES
-    by_name = {entry.name: entry for entry in found}
-    assert len(by_name) == len(found), "two networks of one name"
-    return MappingProxyType(by_name)
-
-
-def build(name: str, **options: Any) -> nn.Module:
-    """Build a network of the zoo.
-
-    Parameters
-    ----------
-    name : str
-        See `entries`.
-    **options
-        For the builder; for the sphere networks those of `GEVNet`, and grid, a callable that
-        makes the finest grid.
-    """
-    try:
-        entry = entries()[name]
-    except KeyError:
-        raise InputError(
-            expected=f"a network of the zoo: {', '.join(sorted(entries()))}",
-            found=repr(name),
-            remedy="see python -m bids_gevnet.nn.zoo",
-        ) from None
-    return entry.build(**options)
+"""Networks of the sphere, then those of Table 3 in its order."""
 
 
 def table() -> str:
@@ -190,13 +170,12 @@ def table() -> str:
         "| network | architecture | parameters | of which | paper |",
         "|---|---|---:|---|---|",
     ]
-    for entry in entries().values():
-        counts = entry.parameters()
+    for entry in networks().values():
+        counts = entry.count_parameters()
         total = counts.pop("total")
         parts = ", ".join(f"{part} {count:,}" for part, count in counts.items())
-        lines.append(
-            f"| {entry.name} | {entry.architecture} | {total:,} | {parts} | {entry.paper or '-'} |"
-        )
+        printed = entry.paper_parameters or "-"
+        lines.append(f"| {entry.name} | {entry.architecture} | {total:,} | {parts} | {printed} |")
     return "\n".join(lines)
 
 

@@ -22,7 +22,7 @@ from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
 from bids_gevnet.phantom.anatomy import blurred_template
 from bids_gevnet.phantom.cohort import plan_cohort
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bids_gevnet.phantom.cohort import ParticipantSpec
     from bids_gevnet.phantom.settings import PhantomSettings
-    from bids_gevnet.phantom.simulate import Scan
+    from bids_gevnet.phantom.simulation import Scan
 
 GENERATOR = "bids_gevnet_phantom"
 INCOMPLETE_MARKER = ".bids_gevnet_phantom_incomplete"

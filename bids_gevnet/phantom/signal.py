@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.polynomial import legendre
 
+from bids_gevnet.settings import B0_THRESHOLD
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
 DEGREES = (0, 2, 4)
 EIGENVALUES = (1.7e-3, 0.3e-3)  # along and across a fibre, mm²/s
-B0_LIMIT = 50.0
 UNIT_GAINS = (1.0, 1.0, 1.0)
 
 
@@ -116,4 +117,4 @@ def isotropic_signal(
 
 def volume_gains(b: float, gains: tuple[float, float, float]) -> tuple[float, float, float]:
     """Gains that apply at b-value `b`: a scanner's gains are on S/b0, so b0s have none."""
-    return UNIT_GAINS if b < B0_LIMIT else gains
+    return UNIT_GAINS if b < B0_THRESHOLD else gains

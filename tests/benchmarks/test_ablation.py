@@ -12,7 +12,7 @@ import pytest
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.evaluate.scoring import read_predictions
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import scan_networks
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -35,7 +35,7 @@ def quick(ablation: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tup
 def test_all_six_networks_stand_beside_the_papers(ablation: ModuleType, quick: Any) -> None:
     options, content = quick
     lines = list(ablation.show(content["ablation"]))
-    assert len(lines) == 2 + len(NETWORKS)
+    assert len(lines) == 2 + len(scan_networks())
     assert lines[-1].startswith("| CKN2 + GEVNet | 16,340 | 92.86 | 98.36 | 98.27 |")
     assert "patients" in lines[0]
     assert "phantoms: AD v. DLB" in lines[0]
@@ -50,7 +50,7 @@ def test_all_six_networks_stand_beside_the_papers(ablation: ModuleType, quick: A
 def test_a_second_run_trains_nothing_again(ablation: ModuleType, quick: Any) -> None:
     options, content = quick
     weights = sorted(options.folder.glob("*/models/*/*/model.safetensors"))
-    assert len(weights) == len(NETWORKS) * options.folds
+    assert len(weights) == len(scan_networks()) * options.folds
     before = [path.stat().st_mtime_ns for path in weights]
     again = ablation.learning.run(options)
     assert [path.stat().st_mtime_ns for path in weights] == before

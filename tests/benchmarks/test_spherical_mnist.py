@@ -26,9 +26,9 @@ from safetensors.torch import load_file
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.train.distributed import Processes, StopRequest
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.nn import zoo
 from bids_gevnet.nn.gevnet import count_parameters
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.nn.registry import networks
+from bids_gevnet.sphere.icosphere_grid import icosphere
 
 SCRIPT = Path(spherical_mnist.__file__)
 SMALL = "gevnet-mnist-2layer"
@@ -249,7 +249,7 @@ def result(network: str, accuracy: dict[str, float], **options: object) -> dict:
         "commit": "abc1234",
         "curve": [row, row | {"epoch": 2, "train_loss": 0.1}],
         "options": asdict(Options(network=network, **options)),
-        "parameters": zoo.entries()[network].parameters()["total"],
+        "parameters": networks()[network].count_parameters()["total"],
         "trace": [
             [0, 50, 100.0, 20.0, 50.0],
             [0, 80, 115.0, 45.0, 80.0],

@@ -6,7 +6,7 @@ import pytest
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 
 @pytest.fixture(scope="session")

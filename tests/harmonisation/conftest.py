@@ -17,7 +17,7 @@ from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
 from bids_gevnet.phantom.effects import participant_state
 from bids_gevnet.phantom.fibres import dispersion_region
 from bids_gevnet.phantom.signal import volume_gains
-from bids_gevnet.phantom.simulate import HeadSignal
+from bids_gevnet.phantom.simulation import HeadSignal
 from bids_gevnet.phantom.sites import make_site
 from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
 

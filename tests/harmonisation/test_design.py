@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bids_gevnet.harmonisation.design import build_design, cramers_v
+from bids_gevnet.harmonisation.design import build_design
 
 
 def test_site_effects_are_recovered_from_a_crossed_design() -> None:
@@ -64,14 +62,3 @@ def test_covariates_need_scans() -> None:
     design = build_design(["A", "A", "B", "B"], None, {"age": [60.0, 70.0, 65.0, 75.0]})
     assert design.columns == ()
     assert "Too few scans" in design.warnings[0]
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(st.sampled_from("ABC"), min_size=2, max_size=30), st.randoms())
-def test_cramers_v_of_a_renamed_category_is_1(sites: list[str], random: object) -> None:
-    expected = 1.0 if len(set(sites)) > 1 else 0.0
-    assert cramers_v(sites, [s.lower() for s in sites]) == pytest.approx(expected)
-
-
-def test_cramers_v_of_independent_categories_is_0() -> None:
-    assert cramers_v(list("AABB"), list("xyxy")) == pytest.approx(0)

@@ -23,7 +23,7 @@ from bids_gevnet.interfaces.warps import (
 )
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 
 from bids_gevnet.errors import InputError, ParticipantError
-from bids_gevnet.nn import zoo
 from bids_gevnet.nn.ckn import keep_on_sphere
 from bids_gevnet.nn.compound import Bumps, CompoundNetwork, Pieces, brain_index
+from bids_gevnet.nn.registry import build
 from bids_gevnet.sphere.resampling import antipode, distinct_points, expand_index
 
 TABLE_3 = {
@@ -35,7 +35,7 @@ def _scans(batch: int = 2, *, dtype: torch.dtype = torch.float64) -> tuple[torch
 
 def _build(name: str, dtype: torch.dtype = torch.float64) -> CompoundNetwork:
     torch.manual_seed(0)
-    network = zoo.build(name, nside=1, classes=3, pieces=WHOLE).to(dtype)
+    network = build(name, nside=1, classes=3, pieces=WHOLE).to(dtype)
     assert isinstance(network, CompoundNetwork)
     return network
 
@@ -53,7 +53,7 @@ def _loss_and_gradients(
 @pytest.mark.parametrize("name", TABLE_3)
 @pytest.mark.parametrize("classes", [2, 4])
 def test_networks_of_table_3_have_the_counts_of_the_paper(name: str, classes: int) -> None:
-    network = zoo.build(name, classes=classes)
+    network = build(name, classes=classes)
     assert isinstance(network, CompoundNetwork)
     counts = network.part_counts()
     n_features = network.head[0].in_features
@@ -304,7 +304,7 @@ def test_wrong_shapes_are_refused() -> None:
 
 def test_impossible_networks_are_refused() -> None:
     with pytest.raises(InputError, match="at least 2 classes"):
-        zoo.build("ckn2", classes=1)
+        build("ckn2", classes=1)
     with pytest.raises(InputError, match="no CKN and no spherical"):
         CompoundNetwork(None, None)
     with pytest.raises(InputError, match="at least one voxel"):

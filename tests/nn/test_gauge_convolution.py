@@ -13,8 +13,8 @@ from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEConv, GEVConv
 from bids_gevnet.nn.kernels import kernel_matrices, response_scale
 from bids_gevnet.sphere.frames import transport
-from bids_gevnet.sphere.healpix import healpix
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.healpix_grid import healpix
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from bids_gevnet.sphere.mesh import TriangleMesh
 from bids_gevnet.sphere.quadrature import ring_stencil, split_arcs
 from bids_gevnet.testing import (

@@ -9,8 +9,8 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gevnet import Architecture, GEVNet
 from bids_gevnet.nn.nonlinearity import RegularNorm
-from bids_gevnet.sphere.healpix import healpix
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.healpix_grid import healpix
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from bids_gevnet.testing import grid_symmetry
 
 

@@ -16,7 +16,7 @@ from bids_gevnet.nn.nonlinearity import (
     regular_relu,
     synthesis_matrix,
 )
-from bids_gevnet.sphere.healpix import healpix
+from bids_gevnet.sphere.healpix_grid import healpix
 from bids_gevnet.testing import gauge_error
 
 

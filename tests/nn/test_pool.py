@@ -7,8 +7,8 @@ import torch
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.pool import SphereMean, TransportPool
-from bids_gevnet.sphere.healpix import healpix
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.healpix_grid import healpix
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from bids_gevnet.testing import assert_gauge_equivariant, gauge_error
 
 FIELD = FieldType.regular(2)

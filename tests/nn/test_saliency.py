@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn import zoo
+from bids_gevnet.nn.attribution import attribute, margin, saliency, sphere_saliency
 from bids_gevnet.nn.compound import CompoundNetwork, Pieces
-from bids_gevnet.nn.saliency import attribute, margin, saliency, sphere_saliency
+from bids_gevnet.nn.registry import build
 from bids_gevnet.sphere.resampling import antipode
 
 TABLE_3 = ["ckn2", "gevnet", "ckn1+deepsphere", "ckn1+gevnet", "ckn2+deepsphere", "ckn2+gevnet"]
@@ -17,7 +17,7 @@ def _case(
     name: str, pieces: Pieces | None = None
 ) -> tuple[CompoundNetwork, torch.Tensor, torch.Tensor]:
     torch.manual_seed(0)
-    network = zoo.build(name, nside=1, strides=(2, 1, 1, 1), pieces=pieces)
+    network = build(name, nside=1, strides=(2, 1, 1, 1), pieces=pieces)
     assert isinstance(network, CompoundNetwork)
     scan = torch.rand(6, 6, 6, 6)
     mask = torch.zeros(6, 6, 6, dtype=torch.bool)
@@ -148,7 +148,7 @@ def test_one_sample_at_a_time() -> None:
 
 def test_spherical_networks_of_the_zoo() -> None:
     torch.manual_seed(0)
-    network = zoo.build("gevnet-mnist-2layer")
+    network = build("gevnet-mnist-2layer")
     signal = torch.zeros(1, 2562)
     signal[0, :200] = 1.0
     network(torch.rand(4, 1, 2562))

@@ -9,7 +9,7 @@ import torch
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn import zoo
 from bids_gevnet.nn.gevnet import count_parameters
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.nn.registry import build, networks
 
 EXACT = {
     "gevnet-mnist-2layer": 804,
@@ -23,14 +23,14 @@ EXACT = {
 
 @pytest.mark.parametrize(("name", "count"), EXACT.items())
 def test_counts_are_the_papers(name, count):
-    assert zoo.entries()[name].parameters()["total"] == count
+    assert networks()[name].count_parameters()["total"] == count
 
 
 @pytest.mark.parametrize("layers", [2, 3, 4])
 def test_ablation_has_five_growing_sizes_and_never_a_smaller_genet(layers):
     def count(kind, size):
         name = zoo.ablation_name(kind, layers, size)
-        net = zoo.build(name, grid=lambda: icosphere(3))
+        net = build(name, level=3)
         convolutions = [m for m in net.layers if hasattr(m, "order")]
         assert len(convolutions) == layers
         return count_parameters(net)
@@ -44,20 +44,20 @@ def test_ablation_has_five_growing_sizes_and_never_a_smaller_genet(layers):
 
 def test_parts_add_up():
     for name in ("gevnet-mnist", "gevnet-dmri"):
-        counts = zoo.entries()[name].parameters()
+        counts = networks()[name].count_parameters()
         total = counts.pop("total")
         assert sum(counts.values()) == total
 
 
 def test_networks_run():
-    assert zoo.build("gevnet-dmri")(torch.randn(3, 8, 192)).shape == (3, 12)
-    assert zoo.build("gevnet-mnist-2layer", samples=7)(torch.randn(2, 1, 2562)).shape == (2, 10)
-    assert zoo.build("gevnet-qm7", samples=None)(torch.randn(2, 5, 642)).shape == (2, 10)
+    assert build("gevnet-dmri")(torch.randn(3, 8, 192)).shape == (3, 12)
+    assert build("gevnet-mnist-2layer", samples=7)(torch.randn(2, 1, 2562)).shape == (2, 10)
+    assert build("gevnet-qm7", samples=None)(torch.randn(2, 5, 642)).shape == (2, 10)
 
 
 def test_unknown_name_is_answered_with_the_known_ones():
     with pytest.raises(InputError, match="gevnet-dmri"):
-        zoo.build("gevnet-mnits")
+        build("gevnet-mnits")
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from bids_gevnet.phantom import tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
-from bids_gevnet.phantom.simulate import Scan, simulate_participant
+from bids_gevnet.phantom.simulation import Scan, simulate_participant
 
 STILL = {"snr": math.inf, "motion_mm": 0, "motion_deg": 0, "eddy": 0}
 

@@ -16,7 +16,7 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.phantom import PhantomSettings, tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.dataset import INCOMPLETE_MARKER, is_phantom, write_cohort
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 SETTINGS = tiny_settings(directions=8)
 EVERYTHING = tiny_settings(directions=8, reverse_b0=True, t1w=True, outliers=0.5, sites=3)

@@ -7,7 +7,7 @@ from scipy.special import sph_harm_y
 from bids_gevnet.phantom import signal
 from bids_gevnet.phantom.anatomy import Head
 from bids_gevnet.phantom.effects import TissueState
-from bids_gevnet.phantom.simulate import HeadSignal
+from bids_gevnet.phantom.simulation import HeadSignal
 
 B_VALUES = (0.0, 5.0, 700.0, 1000.0, 3000.0)
 

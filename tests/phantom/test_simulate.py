@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from bids_gevnet.phantom import signal, tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 STILL = {"snr": math.inf, "motion_mm": 0, "motion_deg": 0, "eddy": 0}
 

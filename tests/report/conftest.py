@@ -29,7 +29,7 @@ from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean
 from bids_gevnet.harmonisation.rish import DEGREES, rish_features
 from bids_gevnet.phantom import tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
-from bids_gevnet.phantom.simulate import Scan, simulate_participant
+from bids_gevnet.phantom.simulation import Scan, simulate_participant
 from bids_gevnet.sphere.resampling import distinct_directions, resample, resampling_matrix
 
 RESOLUTION_MM = 9.0

@@ -6,8 +6,8 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.sphere.healpix import healpix
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.healpix_grid import healpix
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from bids_gevnet.testing import grid_symmetry
 
 GRIDS = [*(("healpix", n) for n in (1, 2, 4, 8)), *(("icosphere", k) for k in range(4))]

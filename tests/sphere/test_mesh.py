@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from bids_gevnet.sphere.mesh import TriangleMesh
 from bids_gevnet.sphere.quadrature import ring_stencil
 

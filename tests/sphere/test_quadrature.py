@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.sphere.healpix import healpix
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.healpix_grid import healpix
+from bids_gevnet.sphere.icosphere_grid import icosphere
 from bids_gevnet.sphere.quadrature import ring_stencil, split_arcs, stencil_between
 from bids_gevnet.testing import grid_symmetry
 

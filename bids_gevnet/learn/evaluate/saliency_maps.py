@@ -208,7 +208,7 @@ def _add_fold(
 ) -> list[dict[str, Any]]:
     """Add the chosen held-out scans of a fold, explained by the fold's own network."""
     from bids_gevnet.learn.train.batches import ScanReader
-    from bids_gevnet.nn.saliency import saliency
+    from bids_gevnet.nn.attribution import saliency
 
     if not chosen:
         return []

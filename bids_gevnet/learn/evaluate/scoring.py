@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bids_gevnet.learn.evaluate.ablation import ablation_table, network_title
+from bids_gevnet.learn.evaluate.ablation import ablation_table
 from bids_gevnet.learn.evaluate.baselines import BASELINES
 from bids_gevnet.learn.evaluate.curves import HeldOut, pr_curves, reliability, roc_curves
 from bids_gevnet.learn.evaluate.intervals import (
@@ -30,7 +30,7 @@ from bids_gevnet.learn.evaluate.intervals import (
 )
 from bids_gevnet.learn.evaluate.measures import measure
 from bids_gevnet.learn.evaluate.permutation import permutation_test
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import networks, scan_networks
 
 FORMAT = "bids_gevnet group metrics 2"
 SCHEMES = ("folds", "leave-site-out")
@@ -135,7 +135,7 @@ def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[s
     parts = _split_models(rows, labels)
     models: list[dict[str, Any]] = []
     for (kind, model), schemes in parts.items():
-        title = network_title(model) if kind == "network" else _baseline_title(model)
+        title = _network_title(model) if kind == "network" else _baseline_title(model)
         models.append(
             {
                 "kind": kind,
@@ -159,6 +159,10 @@ def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[s
     }
 
 
+def _network_title(model: str) -> str:
+    return networks()[model].title if model in networks() else model
+
+
 def _baseline_title(model: str) -> str:
     return BASELINES[model].title if model in BASELINES else model
 
@@ -166,10 +170,10 @@ def _baseline_title(model: str) -> str:
 def _split_models(
     rows: pd.DataFrame, labels: tuple[str, ...]
 ) -> dict[tuple[str, str], dict[str, HeldOut]]:
-    """Held-out predictions by model and scheme: networks first, in the order of Table 3."""
+    """Held-out predictions by model and scheme: networks first, in the order of the registry."""
 
     def order(key: tuple[str, str]) -> tuple[bool, int, str]:
-        known = NETWORKS if key[0] == "network" else tuple(BASELINES)
+        known = scan_networks() if key[0] == "network" else tuple(BASELINES)
         return key[0] != "network", known.index(key[1]) if key[1] in known else 99, key[1]
 
     pairs = sorted(set(zip(rows["kind"], rows["model"], strict=True)), key=order)

@@ -6,7 +6,7 @@
     environment.txt     versions of what trained it
 
 None of these can hold code. A folder from somebody else is checked before it is used: the card
-field by field, the network by its name in the zoo, the weights by name and shape.
+field by field, the network by its name among those installed, the weights by name and shape.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import dataclasses
 import hashlib
 import json
 import math
-import platform
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from bids_gevnet import __version__
 from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
+from bids_gevnet.nn.registry import find_network, scan_networks
+from bids_gevnet.settings import DEFAULT_STRIDES
+from bids_gevnet.versions import list_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,17 +33,13 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bids_gevnet.harmonisation.gains import RishGains
-    from bids_gevnet.nn.compound import CompoundNetwork
+    from bids_gevnet.nn.compound import ScanNetwork
 
 WEIGHTS = "model.safetensors"
 GAINS = "harmonisation.npz"
 _FORMAT = "bids_gevnet model 1"
 _MAX_CARD = 64 * 1024**2
 _MAX_WEIGHTS = 1024**3
-_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "nibabel", "dipy", "healpy")
-NETWORKS = ("ckn2", "gevnet", "ckn1+deepsphere", "ckn1+gevnet", "ckn2+deepsphere", "ckn2+gevnet")
-"""Networks that classify scans, in the order of Table 3."""
-DEFAULT_STRIDES = (2, 1, 2, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +49,7 @@ class ModelCard:
     Parameters
     ----------
     network : str
-        Name in the zoo.
+        Name in the registry of networks.
     labels : tuple of str
         Classes in the order of the outputs.
     task : str
@@ -114,8 +111,7 @@ class ModelCard:
 
     def __post_init__(self) -> None:
         sensible = (
-            self.network in NETWORKS
-            and 2 <= len(self.labels) <= 1000
+            2 <= len(self.labels) <= 1000
             and self.nside in {1, 2, 4, 8, 16, 32}
             and len(self.shape) == 3
             and all(0 < n <= 2000 for n in self.shape)
@@ -143,7 +139,8 @@ def write_model(
             gains.save(stream)
     else:
         (folder / GAINS).unlink(missing_ok=True)
-    write_text(folder / "environment.txt", environment())
+    versions = "".join(f"{name} {number}\n" for name, number in list_versions().items())
+    write_text(folder / "environment.txt", versions)
     names = (WEIGHTS, *([GAINS] if gains is not None else []))
     hashes = {name: sha256(folder / name) for name in names}
     write_card(folder, dataclasses.replace(card, files=hashes))
@@ -183,21 +180,28 @@ def read_card(folder: Path) -> ModelCard:
         hints = get_type_hints(ModelCard)
         if unknown := set(content) - set(hints):
             raise ValueError(f"unknown fields {sorted(unknown)[:3]}")  # noqa: TRY301
-        return ModelCard(**{name: _typed(value, hints[name]) for name, value in content.items()})
+        card = ModelCard(**{name: _typed(value, hints[name]) for name, value in content.items()})
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
             expected=f"a model written by bids_gevnet in {folder}",
             found=f"something else in model.json ({error})",
             remedy="give the folder of a model, for instance models/<task>/final",
         ) from None
+    if card.network not in scan_networks():
+        raise InputError(
+            expected=f"a model written by bids_gevnet in {folder}, of a network that is installed",
+            found=f"the network {card.network!r}, which no installed package provides",
+            remedy=f"install the package that does; installed are {', '.join(scan_networks())}",
+        )
+    return card
 
 
-def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | None]:
+def load_model(folder: Path) -> tuple[ScanNetwork, ModelCard, RishGains | None]:
     """Read a model folder; anything that does not fit is refused, and nothing in it is run.
 
     Returns
     -------
-    network : CompoundNetwork
+    network : ScanNetwork
         In evaluation mode.
     card : ModelCard
     gains : RishGains or None
@@ -237,32 +241,28 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
 
 def build_network(
     name: str, classes: int, nside: int, strides: Sequence[int] = DEFAULT_STRIDES
-) -> CompoundNetwork:
-    """Build a network that classifies scans by its name in the zoo."""
-    from bids_gevnet.nn import zoo
-    from bids_gevnet.nn.compound import CompoundNetwork
+) -> ScanNetwork:
+    """Build a network that classifies scans by its name.
 
-    if name not in NETWORKS:
+    Parameters
+    ----------
+    name : str
+    classes : int
+    nside : int
+    strides : sequence of 4 int
+        Pooling of the kernel network's layers, if the network has one.
+    """
+    from bids_gevnet.nn.compound import ScanNetwork
+
+    entry = find_network(name, classifies_scans=True)
+    network = entry.build(classes=classes, nside=nside, strides=tuple(strides))
+    if not isinstance(network, ScanNetwork):
         raise InputError(
-            expected=f"a network that classifies scans: {', '.join(NETWORKS)}",
-            found=repr(name),
-            remedy="correct --network",
+            expected=f"a bids_gevnet.nn.ScanNetwork from the builder of {name}",
+            found=f"a {type(network).__name__}",
+            remedy="derive the network from that class",
         )
-    network = zoo.build(name, classes=classes, nside=nside, strides=tuple(strides))
-    assert isinstance(network, CompoundNetwork)
     return network
-
-
-def environment() -> str:
-    """Versions of Python and of the libraries that decide a result."""
-    lines = [f"bids_gevnet {__version__}", f"python {platform.python_version()}"]
-    lines.append(f"{platform.system()} {platform.machine()}")
-    for name in _PACKAGES:
-        try:
-            lines.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            lines.append(f"{name} absent")
-    return "\n".join(lines) + "\n"
 
 
 def _typed(value: Any, hint: Any) -> Any:

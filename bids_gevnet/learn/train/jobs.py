@@ -12,23 +12,23 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_json
 from bids_gevnet.errors import InputError
+from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from bids_gevnet.settings import ExecutionSettings, LearningSettings
-
 _FORMAT = "bids_gevnet training jobs 2"
+_LEARNING = LearningSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """How to train.
+    """How to train; what the user can set has the default of `bids_gevnet.settings`.
 
     The appendix of the paper has 15 epochs of Adam with an exponentially decaying learning rate
     and a weight decay of 1e-5; it says neither how fast the rate decays nor the batch size.
@@ -36,7 +36,7 @@ class TrainOptions:
     Parameters
     ----------
     network : str
-        Name in the zoo.
+        Name in the registry of networks.
     strides : tuple of 4 int
         Pooling of the kernel network's layers, if the network has one.
     epochs, samples_per_class : int
@@ -59,35 +59,53 @@ class TrainOptions:
         Whether to score the test participants after every epoch, for the learning curve only.
     """
 
-    network: str = "ckn2+gevnet"
-    strides: tuple[int, ...] = (2, 1, 2, 1)
-    epochs: int = 50
-    samples_per_class: int = 400
-    batch_size: int = 8
+    network: str = _LEARNING.network
+    strides: tuple[int, ...] = _LEARNING.strides
+    epochs: int = _LEARNING.epochs
+    samples_per_class: int = _LEARNING.samples_per_class
+    batch_size: int = _LEARNING.batch_size
     accumulate: int = 1
-    learning_rate: float = 1e-3
+    learning_rate: float = _LEARNING.learning_rate
     final_rate: float = 0.1
     weight_decay: float = 1e-5
-    seed: int = 0
-    precision: str = "auto"
-    harmonise: bool = True
-    reference_site: str | None = None
+    seed: int = ExecutionSettings().random_seed
+    precision: str = _LEARNING.precision
+    harmonise: bool = _LEARNING.harmonisation == "rish"
+    reference_site: str | None = _LEARNING.reference_site
     held_out_curve: bool = True
 
     @classmethod
-    def from_settings(cls, learning: LearningSettings, execution: ExecutionSettings) -> Self:
-        """Take over what the settings say; the rest keeps its default."""
-        return cls(
-            network=learning.network,
-            strides=learning.strides,
-            epochs=learning.epochs,
-            samples_per_class=learning.samples_per_class,
-            batch_size=learning.batch_size,
-            learning_rate=learning.learning_rate,
+    def from_settings(
+        cls,
+        learning: LearningSettings,
+        execution: ExecutionSettings,
+        *,
+        start: TrainOptions | None = None,
+    ) -> TrainOptions:
+        """Take over what the user set.
+
+        Parameters
+        ----------
+        learning : LearningSettings
+            Where it asks for all networks, `network` is to be replaced by one of them.
+        execution : ExecutionSettings
+        start : TrainOptions, optional
+            What the settings do not have, such as the weight decay.
+
+        Examples
+        --------
+        >>> from bids_gevnet.settings import ExecutionSettings, LearningSettings
+        >>> TrainOptions.from_settings(LearningSettings(epochs=3), ExecutionSettings()).epochs
+        3
+        """
+        shared = {field.name for field in dataclasses.fields(cls)} & {
+            field.name for field in dataclasses.fields(learning)
+        }
+        return dataclasses.replace(
+            start or cls(),
             seed=execution.random_seed,
-            precision=learning.precision,
             harmonise=learning.harmonisation == "rish",
-            reference_site=learning.reference_site,
+            **{name: getattr(learning, name) for name in shared},
         )
 
 

@@ -18,8 +18,9 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.learn.cohort.folds import make_folds
 from bids_gevnet.learn.cohort.site_splits import SiteSplit, plan_sites
 from bids_gevnet.learn.cohort.tasks import Task, choose_tasks, slug
-from bids_gevnet.learn.models.files import NETWORKS, build_network
+from bids_gevnet.learn.models.files import build_network
 from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions
+from bids_gevnet.nn.registry import ALL, scan_networks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,7 +111,7 @@ def plan_study(cohort: Cohort, settings: LearningSettings, *, seed: int) -> Stud
         Decides the folds.
     """
     check_reference(cohort, settings.reference_site)
-    networks = NETWORKS if settings.network == "all" else (settings.network,)
+    networks = scan_networks() if settings.network == ALL else (settings.network,)
     for name in networks:
         build_network(name, 2, cohort.nside, settings.strides)  # a wrong name ends here
     tasks, warnings = choose_tasks(cohort.labels, settings.classes)

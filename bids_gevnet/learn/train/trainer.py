@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.jobs import JobScan, TrainJob
     from bids_gevnet.learn.train.loop import Row
     from bids_gevnet.learn.train.progress import TrainingProgress
-    from bids_gevnet.nn.compound import CompoundNetwork, Pieces
+    from bids_gevnet.nn.compound import Pieces, ScanNetwork
 
 # A batch of this size or less is held and not computed again, at the price in brackets.
 _KEPT_POINTS = 1_500_000  # of all spheres, with what lies between two stages (0.6 kB each)
@@ -178,7 +178,7 @@ class Trainer(TrainingLoop):
         )
         self.compound = network
 
-    def _start_network(self, processes: Processes) -> CompoundNetwork:
+    def _start_network(self, processes: Processes) -> ScanNetwork:
         """Weights from the seed; the kernel network's filters from training patches."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
@@ -278,9 +278,7 @@ class Trainer(TrainingLoop):
         return np.array([values for _, values in sorted(self.processes.gather(own))])
 
 
-def choose_pieces(
-    job: TrainJob, network: CompoundNetwork, reader: ScanReader, share: int
-) -> Pieces:
+def choose_pieces(job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int) -> Pieces:
     """Say how to cut up a process's share of a batch: as little as memory allows."""
     directions = share * 6 * job.nside**2
     brain = max(len(stored.samples) for stored in reader.stored)

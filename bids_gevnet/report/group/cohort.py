@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bids_gevnet.harmonisation.association import cramers_v
 from bids_gevnet.report.group.study_files import CohortScan
 
 FAR = 3.5
@@ -97,19 +98,6 @@ def count_sites(scans: Sequence[CohortScan]) -> SiteTable:
     for _, site, label in {(scan.participant, scan.site, scan.label) for scan in scans}:
         counts[sites.index(site), labels.index(label)] += 1
     return SiteTable(sites, labels, counts, cramers_v(counts))
-
-
-def cramers_v(counts: npt.NDArray[np.intp]) -> float | None:
-    """Association of rows and columns, corrected for bias: from 0 to 1."""
-    table = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0].astype(float)
-    n, (rows, columns) = table.sum(), table.shape
-    if min(rows, columns) < 2 or n < 2:
-        return None
-    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / n
-    phi2 = ((table - expected) ** 2 / expected).sum() / n
-    corrected = max(0.0, phi2 - (rows - 1) * (columns - 1) / (n - 1))
-    fewest = min(rows - (rows - 1) ** 2 / (n - 1), columns - (columns - 1) ** 2 / (n - 1)) - 1
-    return float(min(1.0, np.sqrt(corrected / fewest))) if fewest > 0 else None
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,11 @@ from typing import Any
 
 from bids_gevnet import __version__
 from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import ALL, networks, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
 from bids_gevnet.report.group.study_files import GroupEvidence
 from bids_gevnet.report.methods_text import Methods, describe_methods, with_references
 from bids_gevnet.settings import Settings
-
-_NETWORKS = {
-    "ckn2": "a convolutional kernel network of second order [@ckn], which ignores directions",
-    "gevnet": "a gauge equivariant Volterra network [@gevnet] of second order, which ignores "
-    "neighbouring voxels",
-    "ckn1+deepsphere": "a convolutional kernel network of first order [@ckn] across voxels and "
-    "DeepSphere [@deepsphere] within each",
-    "ckn1+gevnet": "a convolutional kernel network of first order [@ckn] across voxels and a "
-    "gauge equivariant Volterra network [@gevnet] of second order within each",
-    "ckn2+deepsphere": "a convolutional kernel network of second order [@ckn] across voxels and "
-    "DeepSphere [@deepsphere] within each",
-    "ckn2+gevnet": "a convolutional kernel network of second order [@ckn] across voxels and a "
-    "gauge equivariant Volterra network [@gevnet] of second order within each",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,20 +95,14 @@ def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> 
 
     learning = settings.learning
     classes = tuple(sorted(set(labels)))
-    options = asdict(TrainOptions()) | {
-        "epochs": learning.epochs,
-        "samples_per_class": learning.samples_per_class,
-        "batch_size": learning.batch_size,
-        "learning_rate": learning.learning_rate,
-        "seed": settings.execution.random_seed,
-    }
+    options = asdict(TrainOptions.from_settings(learning, settings.execution))
     return GroupFacts(
         participants=len(labels) or None,
         scans=len(labels) or None,
         labels=classes,
         target=target,
         folds=learning.folds,
-        networks=NETWORKS if learning.network == "all" else (learning.network,),
+        networks=scan_networks() if learning.network == ALL else (learning.network,),
         options=options,
         harmonised=learning.harmonisation == "rish",
         reference_site=learning.reference_site,
@@ -209,17 +189,18 @@ def _harmonisation(facts: GroupFacts) -> Iterable[str]:
 
 
 def _training(facts: GroupFacts) -> Iterable[str]:
-    known = [name for name in facts.networks if name in _NETWORKS]
+    sentences = {name: entry.sentence for name, entry in networks().items() if entry.sentence}
+    known = [name for name in facts.networks if name in sentences]
     if len(known) == 1:
         yield (
-            f"The network combines {_NETWORKS[known[0]]}."
+            f"The network combines {sentences[known[0]]}."
             if "+" in known[0]
-            else (f"The network is {_NETWORKS[known[0]]}.")
+            else (f"The network is {sentences[known[0]]}.")
         )
     elif known:
         yield (
             f"{len(known)} networks were compared: "
-            + "; ".join(f"{name}: {_NETWORKS[name]}" for name in known)
+            + "; ".join(f"{name}: {sentences[name]}" for name in known)
             + "."
         )
     options = facts.options

@@ -1,17 +1,14 @@
 """Build group_report.html: cohort, quality, results, models and audit, from the files on disk."""
 
-import platform
 import subprocess
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from bids_gevnet import __version__
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.report.alerts import LEVELS
@@ -54,6 +51,7 @@ from bids_gevnet.report.group.study_files import GroupEvidence, read_group
 from bids_gevnet.report.methods_text import Methods, to_markdown
 from bids_gevnet.report.page import render_page
 from bids_gevnet.report.scan_files import Volume, read_template
+from bids_gevnet.versions import list_versions
 
 REPORT = "group_report.html"
 
@@ -233,9 +231,6 @@ def _learning(evidence: GroupEvidence) -> list[tuple[str, Markup]]:
     return found
 
 
-LIBRARIES = ("matplotlib", "nibabel", "nilearn", "numpy", "pandas", "scikit-learn", "scipy")
-
-
 def _environment(evidence: GroupEvidence) -> dict[str, list[tuple[str, Any]]]:
     """How the run was started, with what it was trained, and what made this report."""
     run = read_json(evidence.output_dir / "logs" / "run-group.json")
@@ -251,7 +246,7 @@ def _environment(evidence: GroupEvidence) -> dict[str, list[tuple[str, Any]]]:
     return {
         "Run": [row for row in told if row[1] is not None],
         "Trained with": trained,
-        "Report built with": _versions(),
+        "Report built with": list(list_versions().items()),
         "Settings of the group level": [(key, _words(learning[key])) for key in sorted(learning)],
     }
 
@@ -280,14 +275,6 @@ def _trained_with(path: Path) -> list[tuple[str, Any]]:
         return []
     pairs = [line.split(maxsplit=1) for line in lines]
     return [(pair[0], pair[1] if len(pair) > 1 else "") for pair in pairs if pair]
-
-
-def _versions() -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = [
-        ("bids_gevnet", __version__),
-        ("Python", platform.python_version()),
-    ]
-    return rows + [(name, metadata.version(name)) for name in LIBRARIES]
 
 
 def _settings(output_dir: Path, name: str) -> Mapping[str, Any]:

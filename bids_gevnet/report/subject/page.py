@@ -1,8 +1,6 @@
 """Build sub-X.html: everything a person should see of one participant, from the files on disk."""
 
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from bids_gevnet import __version__
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_text
-from bids_gevnet.dwi.shells import B0_THRESHOLD, find_shells
+from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.report.alerts import LEVELS, Finding, collect_findings
 from bids_gevnet.report.figures.motion import MotionSummary, draw_motion, summarise_motion
 from bids_gevnet.report.figures.sphere import draw_profile
@@ -38,19 +35,8 @@ from bids_gevnet.report.subject.sections import (
     read_template_space,
     rish_maps,
 )
-
-LIBRARIES = (
-    "antspyx",
-    "dipy",
-    "healpy",
-    "nibabel",
-    "nilearn",
-    "nipype",
-    "numpy",
-    "pybids",
-    "scipy",
-    "torch",
-)
+from bids_gevnet.settings import B0_THRESHOLD
+from bids_gevnet.versions import list_versions
 
 
 def build_subject_report(output_dir: Path, label: str) -> Path:
@@ -196,12 +182,7 @@ def _quality_rows(facts: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
 def _environment(output_dir: Path) -> list[tuple[str, str]]:
     """Versions of what made the report, and the container it ran in if there is one."""
     description = read_json(output_dir / "dataset_description.json")
-    rows = [("bids_gevnet", __version__), ("Python", platform.python_version())]
-    for name in LIBRARIES:
-        try:
-            rows.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            rows.append((name, "not installed"))
+    rows = list(list_versions().items())
     generated = description.get("GeneratedBy")
     first = generated[0] if isinstance(generated, list) and generated else {}
     container = first.get("Container") if isinstance(first, Mapping) else None

@@ -6,7 +6,7 @@ from mnist.stereographic import project_images, random_rotations, stereographic
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 
 
 def direction(theta: float, phi: float) -> np.ndarray:

@@ -16,7 +16,7 @@ from molecules.potentials import (
     without_charges,
 )
 
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 
 
 @pytest.fixture

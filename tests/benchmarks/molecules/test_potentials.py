@@ -11,7 +11,7 @@ from molecules.potentials import (
     without_charges,
 )
 
-from bids_gevnet.sphere.icosphere import icosphere
+from bids_gevnet.sphere.icosphere_grid import icosphere
 
 RADIUS = 0.9
 DIRECTIONS = torch.tensor(icosphere(2).points)

@@ -27,7 +27,7 @@ from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
-from bids_gevnet.phantom.simulate import simulate_participant
+from bids_gevnet.phantom.simulation import simulate_participant
 
 QUICK = (Level(9.0, 12.0, 3), Level(6.0, 6.0, 4))
 

@@ -6,7 +6,7 @@ import pytest
 
 from bids_gevnet.learn.evaluate.collection import GroupResult, run_group
 from bids_gevnet.learn.evaluate.scoring import evaluate_table
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 pytestmark = pytest.mark.slow
@@ -84,11 +84,11 @@ def test_all_six_networks_stand_beside_the_papers(make_study: Any) -> None:
     execution = ExecutionSettings(nprocs=1)
     result = run_group(study.output_dir, study.bids_dir, settings, execution)
     table = result.metrics["ablation"]
-    assert [row["network"] for row in table["rows"]] == list(NETWORKS)
+    assert [row["network"] for row in table["rows"]] == list(scan_networks())
     for row in table["rows"]:
         own = figures(result, row["network"])["fold_summary"]["accuracy"]
         assert row["ours"] == {"AD v. PD": own | {"task": "AD-v-PD"}}
         assert row["paper"]["AD v. PD"] > 0.7
-    assert {path.parent.name for path in result.models} == set(NETWORKS)
+    assert {path.parent.name for path in result.models} == set(scan_networks())
     again = evaluate_table(result.predictions_tsv, seed=0)
     assert again["ablation"] == table

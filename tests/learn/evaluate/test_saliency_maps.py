@@ -18,7 +18,7 @@ from bids_gevnet.learn.evaluate.saliency_maps import (
 )
 from bids_gevnet.learn.models.files import load_model
 from bids_gevnet.learn.train.batches import ScanReader
-from bids_gevnet.nn.saliency import saliency
+from bids_gevnet.nn.attribution import saliency
 
 places = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=40)
 

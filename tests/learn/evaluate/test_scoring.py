@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bids_gevnet.learn.cohort.scan_rows import ScanRow
-from bids_gevnet.learn.evaluate.ablation import PAPER_TABLE, PAPER_TASKS
 from bids_gevnet.learn.evaluate.confound_warnings import confound_warnings
 from bids_gevnet.learn.evaluate.predictions_table import TaskResult, write_predictions
 from bids_gevnet.learn.evaluate.scoring import evaluate_table, read_predictions
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import networks, scan_networks
 
 FEW = {"resamples": 200, "permutations": 99}
 
@@ -62,7 +61,7 @@ def result(
     return TaskResult(
         task="-v-".join("abcdef"[: len(labels)]),
         title=" v. ".join(labels),
-        kind="network" if model in NETWORKS else "baseline",
+        kind="network" if model in scan_networks() else "baseline",
         model=model,
         scheme=scheme,
         labels=labels,
@@ -307,10 +306,10 @@ def test_leave_site_out_names_the_site(evaluate: Any) -> None:
 
 def test_ablation_has_the_papers_figures_beside_ours(evaluate: Any) -> None:
     truth = np.arange(10) % 2
-    several = [result(truth, 0.2 + 0.6 * truth, model=name) for name in NETWORKS]
+    several = [result(truth, 0.2 + 0.6 * truth, model=name) for name in scan_networks()]
     assert evaluate(several[0])["ablation"] is None
     table = evaluate(*reversed(several))["ablation"]
-    assert [row["network"] for row in table["rows"]] == list(NETWORKS)
+    assert [row["network"] for row in table["rows"]] == list(scan_networks())
     assert table["rows"][-1]["paper"] == {
         "AD v. DLB": 0.9286,
         "AD v. PD": 0.9836,
@@ -318,8 +317,7 @@ def test_ablation_has_the_papers_figures_beside_ours(evaluate: Any) -> None:
     }
     assert table["rows"][-1]["ours"]["AD v. PD"]["mean"] == 1.0
     assert table["paper"]["cohort"] == "the paper's patients"
-    assert set(PAPER_TABLE) == set(NETWORKS)
-    assert all(len(figures) == len(PAPER_TASKS) for _, figures in PAPER_TABLE.values())
+    assert all(networks()[name].paper_accuracies for name in scan_networks())
 
 
 def test_same_seed_same_figures(evaluate: Any) -> None:

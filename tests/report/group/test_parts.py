@@ -1,4 +1,4 @@
-"""Pieces of the group report against known truth: association, outliers, gains, transforms."""
+"""Pieces of the group report against known truth: outliers, gains, transforms."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,6 @@ from report.group_study import AFFINE, GroupStudy, head
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.report.group.cohort import (
     count_sites,
-    cramers_v,
     describe_classes,
     far_from_site,
     measure_scans,
@@ -37,37 +36,6 @@ def scan(key: int, label: str, site: str, **more) -> CohortScan:
     known = {"age": 70.0, "sex": "F", "motion": 0.1} | more
     name = f"sub-{key:02d}"
     return CohortScan(f"p{key}", name, "", name, label, site, **known)
-
-
-def test_association_of_independent_and_of_identical_columns():
-    assert cramers_v(np.array([[25, 25], [25, 25]])) == 0
-    assert cramers_v(np.array([[50, 0], [0, 50]])) == pytest.approx(1)
-    assert cramers_v(np.array([[50, 50]])) is None
-    assert cramers_v(np.array([[0, 0], [5, 5]])) is None
-
-
-def test_association_is_corrected_for_chance():
-    """Without the correction, unrelated columns of a small sample seem related."""
-    rng = np.random.default_rng(0)
-    raw, corrected = [], []
-    for _ in range(200):
-        table = np.zeros((5, 3), int)
-        for _ in range(30):
-            table[rng.integers(5), rng.integers(3)] += 1
-        n = table.sum()
-        expected = np.outer(table.sum(1), table.sum(0)) / n
-        good = expected > 0
-        chi = ((table - expected)[good] ** 2 / expected[good]).sum()
-        raw.append(np.sqrt(chi / n / 2))
-        corrected.append(cramers_v(table))
-    assert np.mean(raw) > 0.3
-    assert np.mean(corrected) < 0.15
-
-
-@given(st.lists(st.lists(st.integers(0, 20), min_size=3, max_size=3), min_size=1, max_size=5))
-def test_association_is_between_zero_and_one(rows):
-    value = cramers_v(np.array(rows))
-    assert value is None or 0 <= value <= 1
 
 
 def test_sites_count_people_not_scans():

@@ -24,6 +24,7 @@ from bids_gevnet.phantom.anatomy import make_head
 from bids_gevnet.phantom.cohort import participant_rng
 from bids_gevnet.phantom.effects import participant_state
 from bids_gevnet.phantom.sites import make_site, ras_to_fsl
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -279,7 +280,7 @@ def _make_truth(
     turn = acquisition.pose_rotation(pose).T
     directions = np.stack([d @ turn for d in fibres.fibre_directions(points, state)], axis=-2)
     regions = [fibres.crossing_region(points), fibres.dispersion_region(points)]
-    weighted = np.flatnonzero(site.bvals >= signal.B0_LIMIT)
+    weighted = np.flatnonzero(site.bvals >= B0_THRESHOLD)
     return Truth(
         pose=pose,
         motion=motion,

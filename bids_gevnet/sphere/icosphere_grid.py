@@ -15,7 +15,7 @@ import numpy as np
 from bids_gevnet.errors import InputError
 from bids_gevnet.sphere.frames import FloatArray, IntArray, default_frames
 from bids_gevnet.sphere.grid import SphereGrid
-from bids_gevnet.sphere.healpix import hull_triangulations
+from bids_gevnet.sphere.healpix_grid import hull_triangulations
 
 MAX_LEVEL = 6
 

@@ -29,7 +29,7 @@ from bids_gevnet.sphere.resampling import expand_index
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bids_gevnet.nn.compound import CompoundNetwork
+    from bids_gevnet.nn.compound import ScanNetwork
 
 Method = Literal["gradient", "product", "integrated"]
 
@@ -139,7 +139,7 @@ def attribute(
 
 
 def saliency(
-    network: CompoundNetwork,
+    network: ScanNetwork,
     scan: Tensor,
     mask: Tensor,
     target: int | None = None,
@@ -148,12 +148,12 @@ def saliency(
     baseline: Tensor | None = None,
     n_steps: int = 16,
 ) -> Saliency:
-    """Explain the prediction of a compound network for one scan.
+    """Explain the prediction of a network for one scan.
 
     Parameters
     ----------
     network
-        Any network of Table 3.
+        Any network that classifies scans.
     scan : (6 nside^2, X, Y, Z) tensor
     mask : (X, Y, Z) bool tensor
     target : int or None

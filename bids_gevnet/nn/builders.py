@@ -1,27 +1,47 @@
-"""The six networks of the paper's Table 3, for `bids_gevnet.nn.zoo`.
+"""Builders of the paper's networks: on a sphere, and for whole scans.
 
-    from bids_gevnet.nn import zoo
-    network = zoo.build("ckn2+gevnet", classes=3)
-
-"ckn1" has the linear and "ckn2" the quadratic kernel; see `compound` for what the two lone
-networks do with the part they lack.
+`bids_gevnet.nn.registry` imports this module when a network is first built.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bids_gevnet.nn.ckn import CKN
 from bids_gevnet.nn.compound import CompoundNetwork, Pieces
 from bids_gevnet.nn.deepsphere import DeepSphere
 from bids_gevnet.nn.gevnet import GEVNet
 from bids_gevnet.nn.kappa import Kappa
-from bids_gevnet.nn.zoo import ZooEntry
-from bids_gevnet.sphere.healpix import healpix
+from bids_gevnet.settings import DEFAULT_STRIDES
+from bids_gevnet.sphere.healpix_grid import healpix
+from bids_gevnet.sphere.icosphere_grid import icosphere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+def build_gevnet(
+    architecture: str, *, grid: Literal["healpix", "icosphere"], level: int, **options: Any
+) -> GEVNet:
+    """Build a network on a sphere.
+
+    Parameters
+    ----------
+    architecture : str
+        Channels, with v where a pooling follows.
+    grid : {"healpix", "icosphere"}
+    level : int
+        nside of HEALPix, or how often the icosahedron is subdivided.
+    **options
+        Those of `GEVNet`.
+
+    Examples
+    --------
+    >>> build_gevnet("1-2-2", grid="healpix", level=2, classes=3).n_points
+    48
+    """
+    make = {"healpix": healpix, "icosphere": icosphere}[grid]
+    return GEVNet(make(level), architecture, **options)
 
 
 def build_compound(
@@ -30,7 +50,7 @@ def build_compound(
     *,
     classes: int = 2,
     nside: int = 4,
-    strides: Sequence[int] = (2, 1, 2, 1),
+    strides: Sequence[int] = DEFAULT_STRIDES,
     samples: int | None = 7,
     pieces: Pieces | None = None,
 ) -> CompoundNetwork:
@@ -52,6 +72,13 @@ def build_compound(
         N of the GEVNet's nonlinearities; None is the limit of infinitely many.
     pieces : Pieces or None
         How a batch is cut up.
+
+    Examples
+    --------
+    >>> import torch
+    >>> network = build_compound(2, "gevnet", classes=3, nside=1)
+    >>> network(torch.rand(1, 6, 4, 4, 4), torch.ones(1, 4, 4, 4, dtype=torch.bool)).shape
+    torch.Size([1, 3])
     """
     ckn = None if degree is None else CKN(strides=strides, kappa=Kappa(degree=degree))
     network: GEVNet | DeepSphere | None = None
@@ -60,29 +87,3 @@ def build_compound(
     elif sphere == "deepsphere":
         network = DeepSphere((8, 32, 32, 64), 4, nside)
     return CompoundNetwork(ckn, network, classes, nside=nside, pieces=pieces)
-
-
-def _entry(
-    name: str, degree: int | None, sphere: Literal["gevnet", "deepsphere"] | None
-) -> ZooEntry:
-    lines, paper = [], []
-    if degree is not None:
-        lines.append("1-4-4-8-8")
-        paper.append("ckn 3164")
-    if sphere is not None:
-        lines.append({"gevnet": "8-8-12-12", "deepsphere": "8-32-32-64"}[sphere])
-        paper.append({"gevnet": "sphere 12424", "deepsphere": "sphere 13696"}[sphere])
-    parts = ("ckn",) * (degree is not None) + ("sphere",) * (sphere is not None) + ("head",)
-    return ZooEntry(
-        name, " + ".join(lines), partial(build_compound, degree, sphere), ", ".join(paper), parts
-    )
-
-
-ENTRIES: tuple[ZooEntry, ...] = (
-    _entry("ckn2", 2, None),
-    _entry("gevnet", None, "gevnet"),
-    _entry("ckn1+deepsphere", 1, "deepsphere"),
-    _entry("ckn1+gevnet", 1, "gevnet"),
-    _entry("ckn2+deepsphere", 2, "deepsphere"),
-    _entry("ckn2+gevnet", 2, "gevnet"),
-)

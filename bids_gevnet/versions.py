@@ -1,0 +1,46 @@
+"""Versions of everything that decides a result, for model folders and reports."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from bids_gevnet import __version__
+
+LIBRARIES = (
+    "antspyx",
+    "dipy",
+    "healpy",
+    "matplotlib",
+    "nibabel",
+    "nilearn",
+    "nipype",
+    "numpy",
+    "pandas",
+    "pybids",
+    "safetensors",
+    "scikit-learn",
+    "scipy",
+    "torch",
+)
+
+
+def list_versions() -> dict[str, str]:
+    """List versions by name: bids_gevnet, Python, the system and the libraries.
+
+    Examples
+    --------
+    >>> list(list_versions())[:3]
+    ['bids_gevnet', 'python', 'system']
+    """
+    return {
+        "bids_gevnet": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        **{name: _version(name) for name in LIBRARIES},
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
