@@ -18,7 +18,7 @@ With --folder a run that was stopped goes on where it was, and other networks ca
 """
 
 import argparse
-import dataclasses
+import json
 import logging
 import shlex
 import sys
@@ -35,13 +35,18 @@ from phantom_cohort import GROUPS, link_scans, still_settings, write_cohort
 
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
+from bids_gevnet.layout import OutputLayout, WorkLayout
+from bids_gevnet.learn.cohort.members import read_cohort
+from bids_gevnet.learn.cohort.store import store_scan
 from bids_gevnet.learn.evaluate.baselines import read_gains
-from bids_gevnet.learn.evaluate.collection import GroupResult, collect_group, prepare_group
+from bids_gevnet.learn.evaluate.collection import Study, collect_predictions
+from bids_gevnet.learn.evaluate.predictions_table import write_metrics
 from bids_gevnet.learn.evaluate.scoring import evaluate_table, read_predictions
 from bids_gevnet.learn.models.files import read_card
 from bids_gevnet.learn.train.jobs import TrainOptions, write_jobs
+from bids_gevnet.learn.train.planning import make_jobs, plan_study
 from bids_gevnet.learn.train.progress import log
-from bids_gevnet.learn.train.torchrun import train
+from bids_gevnet.learn.train.torchrun import Devices, train
 from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.anatomy import grid_points
@@ -106,25 +111,39 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     tables = []
     for network in options.networks:
         output = link_scans(folder, network)
-        result = cross_validate(output, folder / "raw", *group_settings(options, network))
-        table = read_predictions(result.predictions_tsv)
+        layout = cross_validate(output, folder / "raw", *group_settings(options, network))
+        table = read_predictions(layout.predictions_table)
         tables.append(table if not tables else table[table["kind"] == "network"])
-        print(show(result.metrics), flush=True)
+        print(show(json.loads(layout.metrics_file.read_text())), flush=True)
     tables += references(folder / options.networks[0], tables[0])
     return evaluate_table(pd.concat(tables), seed=options.seed)
 
 
 def cross_validate(
     output: Path, raw: Path, learning: LearningSettings, execution: ExecutionSettings
-) -> GroupResult:
+) -> OutputLayout:
     """Run the group level without its final model, which nobody is tested with."""
+    layout, work = OutputLayout(output), WorkLayout(output / "work")
+    cohort = read_cohort(output, raw, folds=learning.folds)
+    plan = plan_study(cohort, learning, seed=execution.random_seed)
+    folders = [
+        store_scan(
+            work.store, row.image, row.mask, nside=cohort.nside, voxel_mm=cohort.voxel_mm
+        ).folder
+        for row in cohort.rows
+    ]
     # Held-out scores after every epoch would be for the learning curve alone.
     quiet = TrainOptions(held_out_curve=False)
-    plan = prepare_group(output, raw, learning, execution, options=quiet)
-    folds = tuple(job for job in plan.jobs if job.fold is not None)
-    write_jobs(plan.jobs_file, folds, threads=plan.threads)
-    train(plan.jobs_file, processes=plan.processes, gpu=plan.gpu, threads=plan.threads)
-    return collect_group(output, dataclasses.replace(plan, jobs=folds))
+    options = TrainOptions.from_settings(learning, execution, start=quiet)
+    jobs = make_jobs(cohort, plan, folders, options, output=layout, work=work)
+    folds = [job for job in jobs if job.fold is not None]
+    write_jobs(work.jobs_file, folds)
+    train(work.jobs_file, Devices.choose(learning, execution))
+    about = collect_predictions(
+        Study(cohort, plan, folds), layout, reference_site=learning.reference_site
+    ).about
+    write_metrics(layout.metrics_file, layout.predictions_table, about, seed=execution.random_seed)
+    return layout
 
 
 def group_settings(

@@ -82,7 +82,7 @@ def run(root: Path, job: TrainJob, processes: int) -> Iterator[tuple[float, str]
     """Train in processes of one thread; yield every line of the log with its time."""
     with tempfile.TemporaryDirectory(dir=root) as folder:
         own = replace(job, model_dir=f"{folder}/model", work_dir=f"{folder}/work")
-        write_jobs(Path(folder) / "jobs.json", [own], threads=1)
+        write_jobs(Path(folder) / "jobs.json", [own])
         command = [sys.executable]
         if processes > 1:
             command += ["-m", "torch.distributed.run", "--standalone"]

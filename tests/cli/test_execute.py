@@ -63,7 +63,7 @@ def test_unusable_plugin_file_is_named(tmp_path, name, content):
 def test_failures_name_participant_stage_and_our_sentence(tmp_path):
     (tmp_path / "crash-1.txt").write_text(CRASH)
     (failure,) = read_failures(tmp_path, {"sub_01": "sub-01"})
-    assert (failure.participant, failure.stage) == ("sub-01", "mask")
+    assert (failure.owner, failure.stage) == ("sub-01", "mask")
     assert failure.message == "Expected a brain; found none. What to do: look at it."
 
 
@@ -98,9 +98,7 @@ def test_lock_refuses_a_second_run_and_dies_with_the_first(tmp_path):
 
 def test_progress_names_participant_and_stage(caplog):
     caplog.set_level("INFO")
-    progress = WorkflowProgress(
-        total=2, participants={"sub_01": "sub-01"}, stages={"mask": "brain mask"}
-    )
+    progress = WorkflowProgress({"sub_01": "sub-01"}, {"mask": "brain mask"}, total=2)
     node = SimpleNamespace(name="mask", fullname="participant.sub_01.scan.mask")
     never_run = SimpleNamespace(name="mask", fullname="participant.sub_01.other.mask")
     progress(node, "start")

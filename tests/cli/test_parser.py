@@ -52,7 +52,6 @@ def test_command_line_wins_over_file_and_file_over_defaults(tmp_path):
     request = parse("--config-file", str(config), "--nside", "2")
     assert request.settings.preprocessing.nside == 2
     assert request.settings.preprocessing.output_resolution == 3.0
-    assert request.given == {"nside", "output_resolution"}
 
 
 @pytest.mark.parametrize(
@@ -86,12 +85,6 @@ def test_options_of_training_reach_the_settings():
 def test_wrong_usage_gets_a_sentence_and_code_2(capsys, options, message):
     assert main(["/data", "/out", "participant", *options]) == 2
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--resource-monitor"])
-def test_what_is_not_there_yet_is_said(capsys, option):
-    assert main(["/data", "/out", "group", option]) == 2
-    assert "which is still being built" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

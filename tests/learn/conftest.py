@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +16,17 @@ import torch
 
 from bids_gevnet.bids.derivatives import DerivativeNames
 from bids_gevnet.bids.writing import write_image, write_json
-from bids_gevnet.learn.evaluate.collection import prepare_group
+from bids_gevnet.layout import OutputLayout, WorkLayout
+from bids_gevnet.learn.cohort.members import Cohort, read_cohort
+from bids_gevnet.learn.cohort.store import store_scan
+from bids_gevnet.learn.evaluate.collection import Collected, collect_predictions
+from bids_gevnet.learn.evaluate.collection import Study as TrainedStudy
+from bids_gevnet.learn.evaluate.predictions_table import write_metrics
 from bids_gevnet.learn.train.distributed import Processes, StopRequest
 from bids_gevnet.learn.train.jobs import TrainJob, TrainOptions
+from bids_gevnet.learn.train.planning import StudyPlan, make_jobs, plan_study
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import train_job
+from bids_gevnet.learn.train.trainer import score_held_out, train_job
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 from bids_gevnet.sphere.resampling import distinct_directions
 
@@ -150,7 +157,71 @@ def make_study(tmp_path: Path) -> MakeStudy:
     return make
 
 
-def make_jobs(
+@dataclass(frozen=True)
+class Planned:
+    """A study up to its training jobs, as the first nodes of the workflow leave it."""
+
+    output: OutputLayout
+    cohort: Cohort
+    plan: StudyPlan
+    jobs: list[TrainJob]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A study that was trained and evaluated."""
+
+    output: OutputLayout
+    cohort: Cohort
+    collected: Collected
+    metrics: dict[str, Any]
+
+
+def plan_jobs(
+    study: Study,
+    settings: LearningSettings,
+    execution: ExecutionSettings,
+    options: TrainOptions | None = None,
+) -> Planned:
+    """Read, plan and store a study in this process."""
+    cohort = read_cohort(study.output_dir, study.bids_dir, folds=settings.folds)
+    plan = plan_study(cohort, settings, seed=execution.random_seed)
+    output, work = OutputLayout(study.output_dir), WorkLayout(study.output_dir / "work")
+    folders = [
+        store_scan(
+            work.store, row.image, row.mask, nside=cohort.nside, voxel_mm=cohort.voxel_mm
+        ).folder
+        for row in cohort.rows
+    ]
+    chosen = TrainOptions.from_settings(settings, execution, start=options)
+    return Planned(
+        output,
+        cohort,
+        plan,
+        make_jobs(cohort, plan, folders, chosen, output=output, work=work),
+    )
+
+
+def run_study(study: Study, settings: LearningSettings, execution: ExecutionSettings) -> Result:
+    """Train, test and evaluate a study in this process."""
+    planned = plan_jobs(study, settings, execution)
+    for job in planned.jobs:
+        train_here(job)
+    collected = collect_predictions(
+        TrainedStudy(planned.cohort, planned.plan, planned.jobs),
+        planned.output,
+        reference_site=settings.reference_site,
+    )
+    metrics = write_metrics(
+        planned.output.metrics_file,
+        planned.output.predictions_table,
+        collected.about,
+        seed=execution.random_seed,
+    )
+    return Result(planned.output, planned.cohort, collected, metrics)
+
+
+def make_jobs_of_study(
     root: Path,
     *,
     per_class: int = 3,
@@ -170,10 +241,7 @@ def make_jobs(
         strides=strides,
     )
     chosen = TrainOptions(**options)  # type: ignore[arg-type]
-    plan = prepare_group(
-        study.output_dir, study.bids_dir, settings, ExecutionSettings(nprocs=1), options=chosen
-    )
-    return list(plan.jobs)
+    return plan_jobs(study, settings, ExecutionSettings(nprocs=1), chosen).jobs
 
 
 def train_here(job: TrainJob, stop: StopRequest | None = None) -> TrainingProgress:
@@ -183,6 +251,7 @@ def train_here(job: TrainJob, stop: StopRequest | None = None) -> TrainingProgre
     progress = TrainingProgress(1, active=True)
     try:
         train_job(job, Processes(), stop or StopRequest(), progress)
+        score_held_out(job, Processes())
     finally:
         torch.set_num_threads(before)
     return progress
@@ -190,7 +259,7 @@ def train_here(job: TrainJob, stop: StopRequest | None = None) -> TrainingProgre
 
 @pytest.fixture(scope="session")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[TrainJob]:
-    return make_jobs(tmp_path_factory.mktemp("jobs"))
+    return make_jobs_of_study(tmp_path_factory.mktemp("jobs"))
 
 
 @pytest.fixture(scope="session")
@@ -218,7 +287,17 @@ def _train_here() -> Callable[..., TrainingProgress]:
 
 @pytest.fixture(name="make_jobs")
 def _make_jobs() -> Callable[..., list[TrainJob]]:
-    return make_jobs
+    return make_jobs_of_study
+
+
+@pytest.fixture(name="plan_jobs")
+def _plan_jobs() -> Callable[..., Planned]:
+    return plan_jobs
+
+
+@pytest.fixture(name="run_study", scope="session")
+def _run_study() -> Callable[..., Result]:
+    return run_study
 
 
 @pytest.fixture(scope="session")

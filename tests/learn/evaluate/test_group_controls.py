@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from bids_gevnet.learn.evaluate.collection import GroupResult, run_group
 from bids_gevnet.learn.evaluate.scoring import evaluate_table
 from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
@@ -12,27 +11,26 @@ from bids_gevnet.settings import ExecutionSettings, LearningSettings
 pytestmark = pytest.mark.slow
 
 
-def run(study: Any) -> GroupResult:
-    settings = LearningSettings(
-        folds=3,
-        epochs=6,
-        samples_per_class=12,
-        network="ckn2",
-        devices="cpu:1",
-        learning_rate=1e-2,
-    )
-    return run_group(study.output_dir, study.bids_dir, settings, ExecutionSettings(nprocs=1))
+SETTINGS = LearningSettings(
+    folds=3,
+    epochs=6,
+    samples_per_class=12,
+    network="ckn2",
+    devices="cpu:1",
+    learning_rate=1e-2,
+)
+ALONE = ExecutionSettings(nprocs=1)
 
 
-def figures(result: GroupResult, model: str) -> dict[str, Any]:
+def figures(result: Any, model: str) -> dict[str, Any]:
     (task,) = result.metrics["tasks"]
     (own,) = [entry for entry in task["models"] if entry["model"] == model]
     found: dict[str, Any] = own["schemes"]["folds"]
     return found
 
 
-def test_without_an_effect_everything_is_at_chance(make_study: Any) -> None:
-    result = run(make_study(per_class=9, effect=0.0))
+def test_without_an_effect_everything_is_at_chance(make_study: Any, run_study: Any) -> None:
+    result = run_study(make_study(per_class=9, effect=0.0), SETTINGS, ALONE)
     for model in result.metrics["tasks"][0]["models"]:
         for scheme in model["schemes"].values():
             for name in ("balanced_accuracy", "roc_auc"):
@@ -41,21 +39,23 @@ def test_without_an_effect_everything_is_at_chance(make_study: Any) -> None:
                 # Baselines may fall below chance: who is held out is missing from training.
                 assert own["high"] >= 0.5 or model["kind"] == "baseline"
     assert figures(result, "ckn2")["permutation"]["balanced_accuracy"]["p"] > 0.05
-    assert any("not clearly better than chance" in text for text in result.warnings)
+    assert any("not clearly better than chance" in text for text in result.metrics["warnings"])
 
 
-def test_a_pure_site_effect_is_found_out(make_study: Any, person_class: Any) -> None:
+def test_a_pure_site_effect_is_found_out(
+    make_study: Any, run_study: Any, person_class: Any
+) -> None:
     """One scanner per group and brains that do not differ: the site explains all there is."""
     people = [
         person_class(f"{g}{i}", g, site, 60.0 + i, "FM"[i % 2])
         for g, site in (("AD", "A"), ("PD", "B"))
         for i in range(6)
     ]
-    result = run(make_study(people=people, effect=0.0))
+    result = run_study(make_study(people=people, effect=0.0), SETTINGS, ALONE)
     network, site = (figures(result, name)["pooled"] for name in ("ckn2", "site"))
     assert network["balanced_accuracy"]["low"] > 0.5
     assert site["balanced_accuracy"]["value"] >= network["balanced_accuracy"]["low"]
-    texts = "\n".join(result.warnings)
+    texts = "\n".join(result.metrics["warnings"])
     assert "cannot be separated" in texts
     assert "the site alone tells the groups apart" in texts
     assert "the scanner instead of the groups" in texts
@@ -63,15 +63,17 @@ def test_a_pure_site_effect_is_found_out(make_study: Any, person_class: Any) -> 
     assert not any(entry["run"] for entry in result.metrics["leave_site_out"])
 
 
-def test_a_real_effect_is_found_and_not_blamed_on_the_site(make_study: Any) -> None:
-    result = run(make_study(per_class=8, effect=0.8))
+def test_a_real_effect_is_found_and_not_blamed_on_the_site(
+    make_study: Any, run_study: Any
+) -> None:
+    result = run_study(make_study(per_class=8, effect=0.8), SETTINGS, ALONE)
     network = figures(result, "ckn2")
     assert network["pooled"]["balanced_accuracy"]["low"] > 0.5
     assert network["permutation"]["balanced_accuracy"]["p"] < 0.01
-    assert not any("alone" in text or "chance" in text for text in result.warnings)
+    assert not any("alone" in text or "chance" in text for text in result.metrics["warnings"])
 
 
-def test_all_six_networks_stand_beside_the_papers(make_study: Any) -> None:
+def test_all_six_networks_stand_beside_the_papers(make_study: Any, run_study: Any) -> None:
     study = make_study(per_class=3)
     settings = LearningSettings(
         folds=2,
@@ -81,14 +83,13 @@ def test_all_six_networks_stand_beside_the_papers(make_study: Any) -> None:
         devices="cpu:1",
         leave_site_out=False,
     )
-    execution = ExecutionSettings(nprocs=1)
-    result = run_group(study.output_dir, study.bids_dir, settings, execution)
+    result = run_study(study, settings, ALONE)
     table = result.metrics["ablation"]
     assert [row["network"] for row in table["rows"]] == list(scan_networks())
     for row in table["rows"]:
         own = figures(result, row["network"])["fold_summary"]["accuracy"]
         assert row["ours"] == {"AD v. PD": own | {"task": "AD-v-PD"}}
         assert row["paper"]["AD v. PD"] > 0.7
-    assert {path.parent.name for path in result.models} == set(scan_networks())
-    again = evaluate_table(result.predictions_tsv, seed=0)
+    assert {path.parent.name for path in result.collected.models} == set(scan_networks())
+    again = evaluate_table(result.output.predictions_table, seed=0)
     assert again["ablation"] == table

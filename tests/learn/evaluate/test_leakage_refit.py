@@ -14,13 +14,13 @@ from bids_gevnet.learn.evaluate.leakage_refit import check_harmonisation
 
 @pytest.fixture
 def answer(trained):
-    """Run the check on some jobs and read what it wrote."""
+    """Run the check on a job and read what it wrote."""
     path = Path(trained.model_dir).parent / "harmonisation_check.json"
 
-    def check(*jobs):
+    def check(job):
         path.unlink(missing_ok=True)
-        check_harmonisation(jobs)
-        return json.loads(path.read_text()) if path.exists() else None
+        assert check_harmonisation(job) == path
+        return json.loads(path.read_text())
 
     yield check
     path.unlink(missing_ok=True)
@@ -56,6 +56,16 @@ def test_too_large_a_fit_is_not_made(answer, trained, monkeypatch):
     assert "too many" in answer(trained)["reason"]
 
 
-def test_jobs_without_harmonisation_or_folds_are_left(answer, trained):
+def test_a_job_without_harmonisation_says_so(answer, trained):
     options = replace(trained.options, harmonise=False)
-    assert answer(replace(trained, options=options), replace(trained, fold=None)) is None
+    assert "does not harmonise" in answer(replace(trained, options=options))["reason"]
+
+
+def test_an_answer_is_kept_for_the_same_job_only(answer, trained):
+    path = Path(trained.model_dir).parent / "harmonisation_check.json"
+    answer(trained)
+    path.write_text(json.dumps({"digest": trained.digest, "mark": 1}))
+    check_harmonisation(trained)
+    assert json.loads(path.read_text())["mark"] == 1
+    check_harmonisation(replace(trained, training=trained.training[1:]))
+    assert "mark" not in json.loads(path.read_text())

@@ -25,7 +25,7 @@ from bids_gevnet.learn.train.distributed import (
 from bids_gevnet.learn.train.jobs import TrainJob, write_jobs
 from bids_gevnet.learn.train.outputs import read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.torchrun import train
+from bids_gevnet.learn.train.torchrun import Devices, train
 from bids_gevnet.learn.train.trainer import train_job
 
 
@@ -95,8 +95,8 @@ def test_torchrun_trains_all_jobs(jobs: Any, tmp_path: Path) -> None:
         )
         for i, job in enumerate(jobs)
     ]
-    write_jobs(tmp_path / "jobs.json", own, threads=1)
-    train(tmp_path / "jobs.json", processes=2, gpu=False, threads=1)
+    write_jobs(tmp_path / "jobs.json", own)
+    train(tmp_path / "jobs.json", Devices(processes=2, gpu=False, threads=1))
     assert all((Path(job.model_dir) / "model.json").exists() for job in own)
 
 
@@ -104,7 +104,7 @@ def test_torchrun_trains_all_jobs(jobs: Any, tmp_path: Path) -> None:
 def test_error_of_a_process_reaches_the_caller(jobs: Any, tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text("{}")
     with pytest.raises(InputError, match="training jobs written by the group level"):
-        train(tmp_path / "jobs.json", processes=2, gpu=False, threads=1)
+        train(tmp_path / "jobs.json", Devices(processes=2, gpu=False, threads=1))
 
 
 def test_shares_cover_everything_once() -> None:

@@ -20,7 +20,7 @@ from bids_gevnet.learn.train.batches import ScanReader
 from bids_gevnet.learn.train.distributed import Processes, StopRequest, TrainingInterrupted
 from bids_gevnet.learn.train.jobs import TrainJob, read_jobs, write_jobs
 from bids_gevnet.learn.train.loop import TrainingDiverged
-from bids_gevnet.learn.train.outputs import CURVE, is_finished, read_held_out
+from bids_gevnet.learn.train.outputs import CURVE, is_trained, read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.trainer import Trainer, fit_harmonisation, train_job
 
@@ -59,7 +59,7 @@ def test_interrupted_run_ends_with_the_same_weights(
     """Within the first epoch, at its end and within the second: equal weights, bit by bit."""
     with pytest.raises(TrainingInterrupted, match=f"step {steps} of 9"):
         train_here(elsewhere, StopAt(steps))
-    assert not is_finished(elsewhere)
+    assert not is_trained(elsewhere)
     train_here(elsewhere)
     assert_same_model(trained, elsewhere)
 
@@ -88,7 +88,7 @@ def test_large_batches_are_cut_up_small_ones_are_held(elsewhere: TrainJob) -> No
 def test_finished_job_is_left_alone(trained: TrainJob, train_here: Any) -> None:
     path = Path(trained.model_dir) / "model.safetensors"
     before = path.stat().st_mtime_ns
-    assert is_finished(trained)
+    assert is_trained(trained)
     train_here(trained)
     assert path.stat().st_mtime_ns == before
 
@@ -180,7 +180,7 @@ def test_accumulation_takes_the_same_samples(elsewhere: TrainJob, train_here: An
     assert [item for part in parts for item in part] == step
     assert len(parts) == 2
     train_here(job)
-    assert is_finished(job)
+    assert is_trained(job)
 
 
 def test_impossible_numbers_end_the_training(elsewhere: TrainJob) -> None:
@@ -202,10 +202,9 @@ def test_learns_what_is_there_to_learn(tmp_path: Path, make_jobs: Any, train_her
 
 
 def test_jobs_file_brings_jobs_back(jobs: Any, tmp_path: Path) -> None:
-    write_jobs(tmp_path / "jobs.json", jobs, threads=3)
-    loaded, threads = read_jobs(tmp_path / "jobs.json")
+    write_jobs(tmp_path / "jobs.json", jobs)
+    loaded = read_jobs(tmp_path / "jobs.json")
     assert loaded == tuple(jobs)
-    assert threads == 3
     assert [a.digest for a in loaded] == [b.digest for b in jobs]
 
 
@@ -236,8 +235,8 @@ def test_killed_process_goes_on(jobs: Any, tmp_path: Path, number: signal.Signal
         replace(longer, model_dir=str(tmp_path / n / "model"), work_dir=str(tmp_path / n / "work"))
         for n in ("whole", "broken")
     )
-    write_jobs(tmp_path / "whole.json", [whole], threads=1)
-    write_jobs(tmp_path / "broken.json", [broken], threads=1)
+    write_jobs(tmp_path / "whole.json", [whole])
+    write_jobs(tmp_path / "broken.json", [broken])
     with run_alone(tmp_path / "whole.json") as process:
         assert process.wait() == 0
     with run_alone(tmp_path / "broken.json") as process:
@@ -245,7 +244,7 @@ def test_killed_process_goes_on(jobs: Any, tmp_path: Path, number: signal.Signal
         process.send_signal(number)
         code = process.wait()
     assert code == (-9 if number == signal.SIGKILL else 1)
-    assert not is_finished(broken)
+    assert not is_trained(broken)
     with run_alone(tmp_path / "broken.json") as process:
         assert process.wait() == 0
     assert_same_model(whole, broken)
@@ -258,7 +257,9 @@ def test_error_is_left_for_the_caller(tmp_path: Path) -> None:
     path.write_text("{}")
     assert main([str(path)]) == 2
     assert json.loads(error_file(path).read_text())["kind"] == "InputError"
-    assert main([]) == 2
+    with pytest.raises(SystemExit) as caught:
+        main([])
+    assert caught.value.code == 2
 
 
 def test_training_one_job_after_the_other_speaks_in_lines(
