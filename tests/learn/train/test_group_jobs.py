@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from bids_gevnet.cli.group import run_group_level
 from bids_gevnet.cli.group_jobs import main
 from bids_gevnet.cli.parser import parse_request
-from bids_gevnet.cli.run import main as run
 from bids_gevnet.learn.train.jobs import read_jobs
 from bids_gevnet.learn.train.process import main as train_jobs
 
@@ -31,7 +31,7 @@ def test_jobs_are_those_of_the_group_level(
     study = make_study(per_class=2)
     arguments = [str(study.bids_dir), str(study.output_dir), "group", *OPTIONS, *HERE]
     assert main(arguments) == 0
-    printed = Path(capsys.readouterr().out.strip())
+    printed = Path(capsys.readouterr().out.splitlines()[-1])
     assert printed == study.output_dir / "work/group/jobs.json"
     jobs = read_jobs(printed)
     assert not any(Path(job.model_dir).exists() for job in jobs)
@@ -51,7 +51,7 @@ def test_the_group_level_takes_what_a_cluster_trained(
     assert train_jobs([str(study.output_dir / "work/group/jobs.json"), "--threads", "1"]) == 0
     files = sorted((study.output_dir / "models").rglob("model.safetensors"))
     before = [path.stat().st_mtime_ns for path in files]
-    assert run(arguments) == 0
+    assert run_group_level(parse_request(arguments)) == 0
     assert [path.stat().st_mtime_ns for path in files] == before
     assert (study.output_dir / "group_report.html").is_file()
 

@@ -267,4 +267,4 @@ def test_training_one_job_after_the_other_speaks_in_lines(
 ) -> None:
     with caplog.at_level("INFO"):
         train_job(trained, Processes(), StopRequest(), TrainingProgress(3, active=True))
-    assert caplog.messages == [f"[1/3] {trained.name}: done before"]
+    assert caplog.messages == [f"[1/3] {trained.name}: already trained"]
