@@ -93,6 +93,15 @@ def assert_gauge_equivariant(
 
     Parameters are those of `gauge_error`; tolerance is relative. 1e-12 suits convolutions and
     pooling; a sampled nonlinearity needs about 4 / N^2.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import FieldType, GEVConv
+    >>> from bids_gevnet.sphere import healpix
+    >>> scalars, vectors = FieldType.scalars(1), FieldType.regular(2, 1)
+    >>> def make(grid):
+    ...     return GEVConv(grid, scalars, vectors)
+    >>> assert_gauge_equivariant(make, scalars, vectors, healpix(1))
     """
     error = gauge_error(make, in_type, out_type, grid, out_grid=out_grid, seed=seed)
     assert error <= tolerance, f"not gauge equivariant: relative error {error:.3g} > {tolerance:g}"
@@ -109,8 +118,8 @@ def grid_symmetry(grid: Grid, rotation: FloatArray) -> IntArray | None:
     distance, image = cKDTree(grid.points).query(grid.points @ rotation.T)
     if distance.max() > 1e-9 or len(np.unique(image)) != grid.n_points:
         return None
-    found: IntArray = image.astype(np.int64)
-    return found
+    permutation: IntArray = image.astype(np.int64)
+    return permutation
 
 
 def rotate_field(x: Tensor, field: FieldType, grid: SphereGrid, rotation: FloatArray) -> Tensor:
@@ -192,6 +201,16 @@ def assert_rotation_equivariant(
 
     The default tolerance is for rotations that map the grid to itself (`grid_symmetry`); give a
     smooth signal and a tolerance of some per cent for others. See `rotation_error`.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import FieldType, GEConv
+    >>> from bids_gevnet.sphere import healpix
+    >>> scalars = FieldType.scalars(1)
+    >>> def make(grid):
+    ...     return GEConv(grid, scalars, scalars)
+    >>> quarter_turn = np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]])
+    >>> assert_rotation_equivariant(make, scalars, scalars, healpix(1), quarter_turn)
     """
     if x is None:
         generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-r"""Correct a diffusion series from arrays to arrays: motion, eddy currents, lost slices, field.
+r"""Correct a diffusion series from arrays to arrays: motion, eddy currents, outlier slices, field.
 
 `correct` is the whole of it: gradients in FSL's convention in and out, any orientation of the
 voxel axes, one interpolation. Inside, everything happens in the conformed pose
@@ -74,6 +74,15 @@ class Corrected:
         None where no opposite b0 was given or it did not help.
     note : str
         What could not be done; empty when everything was.
+
+    Examples
+    --------
+    >>> from bids_gevnet.phantom import simulate
+    >>> scan = simulate(directions=6, voxel_mm=12)
+    >>> corrected = correct(
+    ...     scan.data, scan.affine, scan.bvals, scan.bvecs_fsl, levels=LEVELS[:1])
+    >>> corrected.field_mm is None, corrected.transforms.shape
+    (True, (7, 4, 4))
     """
 
     data: NDArray[np.float32]
@@ -138,7 +147,7 @@ def correct(
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
 ) -> Corrected:
-    """Correct motion, eddy currents, lost slices and, with an opposite b0, susceptibility.
+    """Correct motion, eddy currents, outlier slices and, with an opposite b0, susceptibility.
 
     Parameters
     ----------
@@ -207,7 +216,8 @@ def correct(
         start = other.old_to_new @ np.linalg.inv(image.old_to_new)
         opposite.append(OppositeB0(other.data, start, readout_ratio))
     estimate = estimate_correction(series, opposite, n_threads=n_threads, levels=levels)
-    correction, back = estimate.correction, np.linalg.inv(image.old_to_new)
+    correction = estimate.correction
+    back = np.asarray(np.linalg.inv(image.old_to_new), dtype=np.float64)
     warp = correction.warp
     x, y, z = data.shape[:3]
     corrected = resample_warped(
@@ -271,7 +281,7 @@ def estimate_correction(
 
 
 def fill_series(data: NDArray[Any], replacements: Replacements, slice_axis: int) -> NDArray[Any]:
-    """Replace the lost slices of a raw series; the series itself where none is lost.
+    """Replace the outlier slices of a raw series; the series itself where none is lost.
 
     Parameters
     ----------

@@ -98,6 +98,11 @@ def bvecs_fsl_to_ras(bvecs_fsl: ArrayLike, affine: ArrayLike) -> NDArray[np.floa
     Returns
     -------
     bvecs_ras : (n, 3) array
+
+    Examples
+    --------
+    >>> bvecs_fsl_to_ras([[1, 0, 0]], np.diag([2, 2, 2, 1]))  # det > 0: x is flipped
+    array([[-1.,  0.,  0.]])
     """
     table = np.asarray(bvecs_fsl, dtype=np.float64)
     return np.asarray((table * _fsl_flip(affine)) @ axis_directions(affine).T)
@@ -114,6 +119,12 @@ def bvecs_ras_to_fsl(bvecs_ras: ArrayLike, affine: ArrayLike) -> NDArray[np.floa
     Returns
     -------
     bvecs_fsl : (n, 3) array
+
+    Examples
+    --------
+    >>> affine = np.diag([-2, 2, 2, 1])
+    >>> bvecs_ras_to_fsl(bvecs_fsl_to_ras([[0.6, 0.8, 0]], affine), affine)
+    array([[0.6, 0.8, 0. ]])
     """
     table = np.asarray(bvecs_ras, dtype=np.float64)
     return np.asarray((table @ axis_directions(affine)) * _fsl_flip(affine))
@@ -134,6 +145,12 @@ def rotate_bvecs(bvecs_ras: ArrayLike, transforms: ArrayLike) -> NDArray[np.floa
     -------
     bvecs_ras : (n, 3) array
         World directions in the new space.
+
+    Examples
+    --------
+    >>> turn = np.array([[0, -1, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    >>> rotate_bvecs([[1, 0, 0]], turn)
+    array([[0., 1., 0.]])
     """
     table = np.asarray(bvecs_ras, dtype=np.float64)
     rotation = np.broadcast_to(polar_rotation(transforms), (len(table), 3, 3))

@@ -52,6 +52,14 @@ def brain_mask(
     Returns
     -------
     mask : (X, Y, Z) array of bool
+
+    Examples
+    --------
+    >>> from bids_gevnet.phantom import simulate
+    >>> scan = simulate(voxel_mm=6, directions=6)
+    >>> mask = brain_mask(scan.data[..., 0], scan.affine)
+    >>> bool(dice(mask, scan.truth.mask) > 0.8)
+    True
     """
     from scipy.ndimage import binary_fill_holes
 

@@ -276,6 +276,12 @@ def framewise_displacement(parameters: NDArray[np.float64]) -> NDArray[np.float6
     -------
     displacement_mm : (n,) array
         0 for the first volume.
+
+    Examples
+    --------
+    >>> still, moved = [0, 0, 0, 0, 0, 0], [1, 0, 0, 0.01, 0, 0]  # 1 mm and 0.01 rad
+    >>> framewise_displacement(np.array([still, moved]))
+    array([0. , 1.5])
     """
     scaled = parameters * np.array([1, 1, 1, *[HEAD_RADIUS_MM] * 3])
     return np.asarray(np.sum(np.abs(np.diff(scaled, axis=0, prepend=scaled[:1])), axis=1))

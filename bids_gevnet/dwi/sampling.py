@@ -70,6 +70,14 @@ def sample_shell(
         b-value of the shell; see `choose_shell`.
     b0_threshold : float
         Highest b-value of a b0 volume.
+
+    Examples
+    --------
+    >>> from bids_gevnet.phantom import simulate
+    >>> scan = simulate(directions=12)
+    >>> shell = sample_shell(scan.data, scan.bvals, scan.bvecs_ras, scan.truth.mask, nside=2)
+    >>> shell.samples.shape == (scan.truth.mask.sum(), 24)
+    True
     """
     shells = find_shells(bvals, b0_threshold=b0_threshold)
     shell = choose_shell(shells, wanted)

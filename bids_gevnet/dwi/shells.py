@@ -79,6 +79,11 @@ def find_shells(
     Returns
     -------
     shells : Shells
+
+    Examples
+    --------
+    >>> print(find_shells([0, 5, 995, 1000, 1005, 2000]))
+    2 b0, b = 1000 (3 directions), b = 2000 (1 directions)
     """
     b = np.asarray(bvals, dtype=np.float64)
     keep = np.ones(b.shape, bool) if usable is None else usable

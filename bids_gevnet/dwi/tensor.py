@@ -67,6 +67,17 @@ def fit_tensor(
     Returns
     -------
     fit : TensorFit
+
+    Examples
+    --------
+    >>> bvals = np.array([0.0, *[1000.0] * 6])
+    >>> bvecs = np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1],
+    ...                   [0.6, 0.8, 0], [0.6, 0, 0.8], [0, 0.6, 0.8]])
+    >>> diffusivity = np.diag([1.7e-3, 0.3e-3, 0.3e-3])  # a fibre along x
+    >>> signal = np.exp(-bvals * np.einsum("ni,ij,nj->n", bvecs, diffusivity, bvecs))
+    >>> fit = fit_tensor(signal[None], bvals, bvecs)
+    >>> np.abs(fit.direction[0]).round(2)
+    array([1., 0., 0.])
     """
     from dipy.core.gradients import gradient_table
     from dipy.reconst.dti import TensorModel

@@ -1,4 +1,4 @@
-r"""The design matrix of RISH-GLM, and what it can tell apart.
+r"""The design matrix of RISH-GLM, and which sites it can compare.
 
 For scan i from site s(i), with diagnosis d(i) and covariates a_k(i),
 
@@ -10,8 +10,8 @@ of site s for a person with the cohort's mean diagnosis and covariates.
 
 The difference beta_s - beta_t is *estimable* if the contrast c = e_s - e_t lies in the row space
 of the matrix X, that is c = c X^+ X. Where every participant of a site has a diagnosis that no
-other site has, it is not: site and diagnosis are one thing there, and no statistics separate
-them. `Design.components` are the sets of sites whose differences are estimable.
+other site has, it is not: site and diagnosis coincide there, and no statistics separate them.
+`Design.components` are the sets of sites whose differences are estimable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOLERANCE = 1e-8
 
 @dataclass(frozen=True)
 class Design:
-    """Design matrix with what it holds.
+    """Design matrix, and what its columns mean.
 
     Parameters
     ----------
@@ -109,7 +109,9 @@ def build_design(
             matrix = wider
             columns += labels
             if missing:
-                warnings.append(f"{name} is missing for {missing} scans: the mean stands in.")
+                warnings.append(
+                    f"{name} is missing for {missing} scans: the mean is used instead."
+                )
     return Design(matrix, names, components, tuple(columns), association, tuple(warnings))
 
 
@@ -158,7 +160,7 @@ def _confounding(
     components: tuple[tuple[str, ...], ...],
     association: float,
 ) -> list[str]:
-    """Say where site and diagnosis are one thing, or nearly."""
+    """Warn where site and diagnosis cannot be separated, or hardly."""
     if len(names) < 2:
         return []
     if len(components) > 1:

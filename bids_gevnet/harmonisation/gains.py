@@ -54,6 +54,12 @@ class RishGains:
     columns : tuple of str
         What else the model accounted for.
     warnings : tuple of str
+
+    Examples
+    --------
+    >>> gains = RishGains(np.ones((1, 2, 2, 2, 4), np.float32), ("A",))
+    >>> gains.shape, gains.corrects("A")
+    ((2, 2, 2), False)
     """
 
     gains: NDArray[np.float32]

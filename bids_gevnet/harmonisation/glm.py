@@ -83,6 +83,14 @@ def fit_rish_glm(
     -------
     gains : RishGains
         With warnings about small sites and about what cannot be separated.
+
+    Examples
+    --------
+    >>> maps = [np.full((2, 2, 2, 4), level + 0.01 * (i // 2), np.float32)
+    ...         for i, level in enumerate([0.0, 1.0] * 12)]
+    >>> gains = fit_rish_glm(maps, participants=[str(i) for i in range(24)], sites=["A", "B"] * 12)
+    >>> gains.sites, gains.corrects("A")
+    (('A', 'B'), True)
     """
     if not len(maps):
         raise InputError(
@@ -194,10 +202,10 @@ def _allowed_degrees(
         if reference is not None and (site == reference or reference not in component):
             allowed[site] = ()
         if len(design.sites) > 1 and usable != degrees and len(component) > 1:
-            what = f"degrees {', '.join(map(str, usable))} only" if usable else "nothing"
-            warnings.append(
-                f"Site {site} has {people} participant{'s' * (people != 1)}: {what} harmonised."
-            )
+            listed = f"degree{'s' * (len(usable) != 1)} {', '.join(map(str, usable))}"
+            what = f"only {listed} of its signal" if usable else "none of its signal"
+            count = f"{people} participant{'s' * (people != 1)}"
+            warnings.append(f"Site {site} has {count}: {what} could be harmonised.")
     return allowed, warnings
 
 

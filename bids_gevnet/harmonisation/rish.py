@@ -49,6 +49,12 @@ def rish_features(
     Returns
     -------
     features : (..., n_degrees) array of float32
+
+    Examples
+    --------
+    >>> constant = rish_features(np.ones((1, 96)))
+    >>> bool(np.allclose(constant, [[4 * np.pi, 0, 0, 0]], atol=1e-5))
+    True
     """
     matrix = analysis_matrix(nside, lmax)
     if samples.shape[-1] != matrix.shape[1]:

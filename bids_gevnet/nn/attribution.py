@@ -8,8 +8,8 @@ what is common to all), the attribution A of each input sample x_i is
     integrated     A_i = (x_i - b_i) int_0^1 dF_c/dx_i (b + t (x - b)) dt
 
 b is the `baseline`, 0 unless given. The integrated gradients (Sundararajan 2017) add up to
-F_c(x) - F_c(b); the integral is the midpoint sum of `n_steps` terms. Maps for people to look at
-are root mean squares: of A over directions for a voxel, over brain voxels for a direction.
+F_c(x) - F_c(b); the integral is the midpoint sum of `n_steps` terms. Maps for display are
+root mean squares: of A over directions for a voxel, over brain voxels for a direction.
 
 The network is put in its state after training, with fixed statistics, and goes through the scan
 piece by piece as always: memory holds the scan, its gradient and one piece.
@@ -50,6 +50,14 @@ class Saliency:
         Root mean square over directions.
     directions : (6 nside^2,) tensor
         Root mean square over brain voxels.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import build, saliency
+    >>> mask = torch.ones(4, 4, 4, dtype=torch.bool)
+    >>> explained = saliency(build("ckn2", nside=1), torch.rand(6, 4, 4, 4), mask)
+    >>> explained.directions.shape, explained.on_sphere().shape
+    (torch.Size([6]), torch.Size([12]))
     """
 
     target: int
@@ -166,6 +174,14 @@ def saliency(
     Returns
     -------
     saliency : Saliency
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import build
+    >>> network = build("ckn2", nside=1)
+    >>> mask = torch.ones(4, 4, 4, dtype=torch.bool)
+    >>> saliency(network, torch.rand(6, 4, 4, 4), mask).voxels.shape
+    torch.Size([4, 4, 4])
     """
     attribution, scores, chosen = attribute(
         network,
@@ -207,6 +223,14 @@ def sphere_saliency(
     -------
     directions : (points,) tensor
         Root mean square over channels.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import GEVNet
+    >>> from bids_gevnet.sphere import healpix
+    >>> network = GEVNet(healpix(1), "1-2-2", samples=7, classes=2)
+    >>> sphere_saliency(network, torch.randn(1, 12)).shape
+    torch.Size([12])
     """
     attribution, _, _ = attribute(
         network, network, signal[None], target, method=method, n_steps=n_steps

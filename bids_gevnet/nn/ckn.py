@@ -220,6 +220,11 @@ class CKN(nn.Module):
         Side of a patch in voxels.
     eps : float
         Smallest square root of an eigenvalue of kappa(Z^T Z).
+
+    Examples
+    --------
+    >>> CKN()(torch.rand(2, 1, 9, 9, 9)).shape
+    torch.Size([2, 8, 3, 3, 3])
     """
 
     def __init__(

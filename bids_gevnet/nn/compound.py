@@ -21,7 +21,7 @@ the size of the scan; with `keep_volumes=False` training holds the scan, the CKN
 it) and one piece, and takes about twice the time (benchmarks/results/memory.md).
 
 Ablations of Table 3: without a spherical network ("CKN2") features are averaged over directions
-and brain voxels, so that the direction a volume belongs to does not count. Without a CKN
+and brain voxels, so that it does not matter which direction a volume belongs to. Without a CKN
 ("GEVNet") every brain voxel's raw signal s is given to the sphere as 8 fixed bumps
 exp(-(s - k/7)^2 / (2/49)), k = 0, ..., 7. Bumps act on each sample alone, hence commute with
 rotations and know nothing of neighbouring voxels, and make the 8 input channels with which the
@@ -77,6 +77,11 @@ class Pieces:
     whole : bool
         Whether not to cut at all and to hold everything: nothing is computed twice, which is
         twice as fast where a batch is small (coarse voxels) and out of the question elsewhere.
+
+    Examples
+    --------
+    >>> Pieces(sphere_voxels=16).keep_volumes
+    True
     """
 
     volume_voxels: int = 600_000
@@ -191,6 +196,15 @@ class CompoundNetwork(ScanNetwork):
         Width of the fully connected block.
     pieces : Pieces
         Can be set anew at any time.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import CKN, GEVNet
+    >>> from bids_gevnet.sphere import healpix
+    >>> network = CompoundNetwork(CKN(), GEVNet(healpix(1), "8-8-12", samples=7), nside=1)
+    >>> scans, masks = torch.rand(2, 6, 8, 8, 8), torch.ones(2, 8, 8, 8, dtype=torch.bool)
+    >>> network(scans, masks).shape
+    torch.Size([2, 2])
     """
 
     expand: Tensor

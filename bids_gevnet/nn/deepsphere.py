@@ -1,4 +1,4 @@
-"""DeepSphere: Chebyshev graph convolution on the HEALPix grid (the first-order rival in Table 3).
+"""DeepSphere: Chebyshev graph convolution on the HEALPix grid (the paper's comparison in Table 3).
 
     W_ij = exp(-|x_i - x_j|^2 / (2 w)) for the 7 or 8 HEALPix neighbours j of i,
            w = mean of |x_i - x_j|^2 over all edges,                           (`healpix_weights`)
@@ -156,6 +156,11 @@ class DeepSphere(nn.Module):
         Chebyshev polynomials per layer.
     nside : int
         HEALPix resolution; 4 is the 192 points of the paper.
+
+    Examples
+    --------
+    >>> DeepSphere((8, 16), 3, nside=2)(torch.randn(4, 8, 48)).shape
+    torch.Size([4, 16, 48])
     """
 
     scaled: Tensor

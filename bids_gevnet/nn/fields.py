@@ -33,6 +33,13 @@ class FieldType:
     ----------
     multiplicities : tuple of int
         Number of channels of rho0, rho1, ... The paper's c^(rho0 + rho1) is (c, c).
+
+    Examples
+    --------
+    >>> FieldType.regular(4, 1)  # 4 scalars and 4 vectors: 12 numbers at each point
+    FieldType(multiplicities=(4, 4))
+    >>> FieldType.regular(4, 1).dim
+    12
     """
 
     multiplicities: tuple[int, ...]
@@ -75,7 +82,7 @@ class FieldType:
         return 1 if n == 0 else 2
 
     def span(self, n: int) -> slice:
-        """Where rho_n stands along dim."""
+        """Where rho_n lies along dim."""
         start = sum(self.components(k) * self.multiplicities[k] for k in range(n))
         return slice(start, start + self.components(n) * self.multiplicities[n])
 

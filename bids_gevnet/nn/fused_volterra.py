@@ -53,7 +53,7 @@ class Plan:
 
     def pieces(self, weight: Tensor) -> list[list[tuple[slice, slice, Tensor]]]:
         """For each input frequency, a list of (rows of Z, rows of the output, matrix W_mn)."""
-        found, at = [], 0
+        by_frequency, at = [], 0
         for k, (channels, factors) in enumerate(zip(self.channels, self.factors, strict=True)):
             parts, row, out = [], 0, 0
             for m, o in enumerate(self.outs):
@@ -64,16 +64,16 @@ class Plan:
                     parts.append((slice(row, row + r), slice(out, out + o), matrix))
                     at += o * width
                 row, out = row + r, out + o
-            found.append(parts)
-        return found
+            by_frequency.append(parts)
+        return by_frequency
 
     def spans(self) -> list[slice]:
-        """Where each input frequency stands along dim."""
-        found, at = [], 0
+        """Where each input frequency lies along dim."""
+        spans, at = [], 0
         for components, channels in zip(self.components, self.channels, strict=True):
-            found.append(slice(at, at + components * channels))
+            spans.append(slice(at, at + components * channels))
             at += components * channels
-        return found
+        return spans
 
     def group(self, matrices: list[Tensor], size: int, x: Tensor) -> int:
         """How many blocks to work on at a time."""

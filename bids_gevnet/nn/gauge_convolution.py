@@ -121,6 +121,15 @@ class GEVConv(nn.Module):
     -----
     With two rings and rho0 + rho1 on both sides, order 2 has 18 + 60 = 78 weights per pair of
     channels, 26 to rho0 only, 18 from rho0 only.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bids_gevnet.nn import FieldType
+    >>> from bids_gevnet.sphere import healpix
+    >>> layer = GEVConv(healpix(2), FieldType.scalars(3), FieldType.regular(4, 1))
+    >>> layer(torch.randn(48, 3, 5)).shape  # points, 4 scalars and 4 vectors, batch
+    torch.Size([48, 12, 5])
     """
 
     def __init__(
@@ -279,7 +288,17 @@ class GEVConv(nn.Module):
 
 
 class GEConv(GEVConv):
-    """First-order gauge equivariant convolution, Eq. (1): 18 weights per pair of channels."""
+    """First-order gauge equivariant convolution, Eq. (1): 18 weights per pair of channels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bids_gevnet.nn import FieldType
+    >>> from bids_gevnet.sphere import icosphere
+    >>> layer = GEConv(icosphere(1), FieldType.scalars(1), FieldType.scalars(2))
+    >>> layer(torch.randn(42, 1, 3)).shape
+    torch.Size([42, 2, 3])
+    """
 
     def __init__(
         self,

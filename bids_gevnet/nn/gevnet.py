@@ -88,6 +88,14 @@ class GEVNet(nn.Module):
     ----------
     layers : nn.Sequential
         (points, c_in, batch) to (coarse points, c_out, batch).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bids_gevnet.sphere import icosphere
+    >>> network = GEVNet(icosphere(2), "1-2v-4", samples=7, classes=3)
+    >>> network(torch.randn(5, 1, 162)).shape
+    torch.Size([5, 3])
     """
 
     def __init__(
@@ -166,5 +174,11 @@ def make_head(n_features: int, classes: int) -> nn.Sequential:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Count the learnable numbers."""
+    """Count the learnable numbers.
+
+    Examples
+    --------
+    >>> count_parameters(nn.Linear(2, 3))
+    9
+    """
     return sum(p.numel() for p in module.parameters() if p.requires_grad)

@@ -30,6 +30,12 @@ class Kappa:
         c, not negative: a negative one would not give a kernel.
     alpha : float
         Inverse squared width of the exponential, positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Kappa(degree=2)(torch.tensor([0.5, 1.0])).tolist()
+    [0.25, 1.0]
     """
 
     kind: Literal["polynomial", "exponential"] = "polynomial"

@@ -22,7 +22,7 @@ def spherical_kmeans(
     Parameters
     ----------
     patches : (n, d) tensor
-        Not zero; their length does not count.
+        Not zero; their length does not matter.
     n_clusters : int
     generator
         Source of all randomness, so that a seed fixes the result.

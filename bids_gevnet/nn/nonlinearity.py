@@ -44,7 +44,7 @@ _SCRATCH = 12  # tensors per coefficient that the closed form needs at a time
 
 
 class RegularNorm(MomentNorm):
-    """BatchNorm of the samples of a regular field, from its coefficients: 2 numbers a channel.
+    """BatchNorm of the samples of a regular field, from its coefficients: 2 numbers per channel.
 
     Inherits the two separate steps of `MomentNorm`: `moments(x)`, which add over chunks and
     processes, `batch_affine(moments)`, and `normalise(x, affine)`.
@@ -57,6 +57,13 @@ class RegularNorm(MomentNorm):
         N; counts in the unbiased running variance only.
     **options
         As for `MomentNorm`: eps, momentum, synchronise, group.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import FieldType
+    >>> field = FieldType.regular(4, 1)
+    >>> RegularNorm(field)(torch.randn(48, field.dim, 5)).shape
+    torch.Size([48, 12, 5])
     """
 
     def __init__(self, field: FieldType, samples: int = 1, **options: Any) -> None:
@@ -108,6 +115,13 @@ class RegularNonlinearity(GeometryModule):
         Pointwise, on tensors.
     norm : nn.Module or None or "batch"
         What normalises the coefficients first; "batch" is a `RegularNorm`.
+
+    Examples
+    --------
+    >>> from bids_gevnet.nn import FieldType
+    >>> field = FieldType.regular(4, 1)
+    >>> RegularNonlinearity(field, samples=7)(torch.randn(48, field.dim, 5)).shape
+    torch.Size([48, 12, 5])
     """
 
     synthesis: Tensor

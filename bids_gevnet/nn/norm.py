@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics do not care how the batch was cut up.
+"""Batch normalisation whose statistics do not depend on how the batch is cut up.
 
 For the values x_i of one channel, i over samples, voxels, points, chunks and processes,
 
@@ -117,6 +117,12 @@ class MomentNorm(nn.Module):
         Whether to sum the moments over processes, when there are several.
     group
         The process group to sum over; the default one if None.
+
+    Examples
+    --------
+    >>> norm = MomentNorm(3)
+    >>> bool(norm(torch.randn(8, 3, 10)).mean().abs() < 1e-5)
+    True
     """
 
     running_mean: Tensor

@@ -40,6 +40,15 @@ class TransportPool(nn.Module):
         Rings of equal area that integrate the disc.
     q : int
         Quadrature nodes per ring.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bids_gevnet.nn import FieldType
+    >>> from bids_gevnet.sphere import icosphere
+    >>> field = FieldType.regular(2, 1)
+    >>> TransportPool(icosphere(2), field)(torch.randn(162, field.dim, 3)).shape
+    torch.Size([42, 6, 3])
     """
 
     def __init__(
@@ -95,6 +104,14 @@ class SphereMean(GeometryModule):
     ----------
     grid : Grid
     field : FieldType
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bids_gevnet.nn import FieldType
+    >>> from bids_gevnet.sphere import healpix
+    >>> SphereMean(healpix(1), FieldType.scalars(2))(torch.ones(12, 2, 3)).shape
+    torch.Size([3, 2])
     """
 
     weights: Tensor

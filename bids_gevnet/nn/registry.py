@@ -84,7 +84,7 @@ class Network:
     >>> mine = Network(name="small", builder="bids_gevnet.nn.builders:build_gevnet",
     ...                arguments={"grid": "icosphere", "level": 1, "architecture": "1-2-2"})
     >>> mine.count_parameters()
-    {'total': 196}
+    {'total': 144}
     """
 
     name: str

@@ -1,4 +1,13 @@
-"""Simulated cohorts with known truth, written as BIDS.
+"""Simulated cohorts with known truth, as arrays or written as BIDS.
+
+>>> from bids_gevnet import phantom
+>>> scan = phantom.simulate(directions=6, seed=3)
+>>> scan.data.shape[3], scan.truth.motion.shape
+(7, (7, 6))
+
+Read in this order: `settings`, `cohort` (who), `sites` (which scanners), `anatomy`, `fibres`,
+`effects`, `signal` and `acquisition` (what happens to the signal), `simulation` (one scan),
+`dataset` (a cohort on disk).
 
 What is simulated, in the order in which it happens to the signal
 -----------------------------------------------------------------
@@ -51,6 +60,24 @@ undistorted reference position, on the voxels of the image.
 ``bvecs_fsl`` the same in voxel axes, x flipped when det(affine) > 0, as BIDS and FSL store them.
 """
 
-from bids_gevnet.phantom.settings import PhantomSettings, tiny_settings
+from typing import TYPE_CHECKING
 
-__all__ = ["PhantomSettings", "tiny_settings"]
+from bids_gevnet.lazy import export
+
+if TYPE_CHECKING:
+    from bids_gevnet.phantom.cohort import plan_cohort as plan_cohort
+    from bids_gevnet.phantom.dataset import write_cohort as write_cohort
+    from bids_gevnet.phantom.settings import PhantomSettings as PhantomSettings
+    from bids_gevnet.phantom.settings import tiny_settings as tiny_settings
+    from bids_gevnet.phantom.simulation import Scan as Scan
+    from bids_gevnet.phantom.simulation import simulate as simulate
+
+__getattr__, __dir__, __all__ = export(
+    __name__,
+    {
+        "settings": ["PhantomSettings", "tiny_settings"],
+        "cohort": ["plan_cohort"],
+        "simulation": ["Scan", "simulate"],
+        "dataset": ["write_cohort"],
+    },
+)

@@ -82,6 +82,13 @@ def plan_participant(settings: PhantomSettings, index: int) -> ParticipantSpec:
 
 
 def plan_cohort(settings: PhantomSettings) -> tuple[ParticipantSpec, ...]:
-    """List every participant of the cohort, ordered by label."""
+    """List every participant of the cohort, ordered by label.
+
+    Examples
+    --------
+    >>> from bids_gevnet.phantom import tiny_settings
+    >>> [person.diagnosis for person in plan_cohort(tiny_settings())]
+    ['AD', 'DLB', 'PD']
+    """
     total = settings.per_group * len(settings.groups)
     return tuple(plan_participant(settings, index) for index in range(total))

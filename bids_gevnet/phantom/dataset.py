@@ -92,6 +92,16 @@ def write_cohort(
     -------
     tuple of ParticipantSpec
         Who was written.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from bids_gevnet.phantom import tiny_settings
+    >>> with TemporaryDirectory() as folder:
+    ...     people = write_cohort(Path(folder) / "cohort", tiny_settings(groups=("AD",)))
+    ...     sorted(path.name for path in (Path(folder) / "cohort").glob("sub-*"))
+    ['sub-001']
     """
     prepare_folder(out, overwrite=overwrite)
     specs = plan_cohort(settings)
@@ -152,7 +162,7 @@ def prepare_folder(out: Path, *, overwrite: bool) -> None:
 
 
 def is_phantom(out: Path) -> bool:
-    """Whether the folder was written by :func:`write_cohort`, even if not to its end."""
+    """Whether the folder was written by :func:`write_cohort`, even if incompletely."""
     if (out / INCOMPLETE_MARKER).exists():
         return True
     try:

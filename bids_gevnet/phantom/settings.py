@@ -57,6 +57,11 @@ class PhantomSettings:
         Add a T1-weighted image.
     pose_deg, pose_mm, pose_size : float
         Largest rotation and translation per axis and relative size difference of the heads.
+
+    Examples
+    --------
+    >>> PhantomSettings(groups=("control", "patient"), per_group=2, seed=7).sites
+    2
     """
 
     groups: tuple[str, ...] = ("AD", "DLB", "PD")
@@ -109,6 +114,11 @@ def tiny_settings(**changes: Any) -> PhantomSettings:
     ----------
     **changes
         Fields of :class:`PhantomSettings` to set otherwise.
+
+    Examples
+    --------
+    >>> tiny_settings(sites=1).voxel_mm
+    9.0
     """
     tiny: dict[str, Any] = {"per_group": 1, "voxel_mm": 9.0, "directions": 16}
     return PhantomSettings(**(tiny | changes))

@@ -21,8 +21,9 @@ import numpy as np
 
 from bids_gevnet.phantom import acquisition, fibres, signal
 from bids_gevnet.phantom.anatomy import make_head
-from bids_gevnet.phantom.cohort import participant_rng
+from bids_gevnet.phantom.cohort import participant_rng, plan_participant
 from bids_gevnet.phantom.effects import participant_state
+from bids_gevnet.phantom.settings import tiny_settings
 from bids_gevnet.phantom.sites import make_site, ras_to_fsl
 from bids_gevnet.settings import B0_THRESHOLD
 
@@ -44,7 +45,7 @@ _MIN_FRACTION = 1e-3
 
 @dataclass(frozen=True)
 class Truth:
-    """What is known of a scan; frames, units and signs stand in the package docstring.
+    """What is known of a scan; the package docstring explains frames, units and signs.
 
     Parameters
     ----------
@@ -101,6 +102,13 @@ class Scan:
         A b0 with the opposite phase encoding.
     t1w : (X', Y', Z') array or None
     t1w_affine : (4, 4) array or None
+
+    Examples
+    --------
+    >>> from bids_gevnet.phantom import simulate
+    >>> scan = simulate(directions=6)
+    >>> scan.data.shape[3] == len(scan.bvals) == len(scan.truth.motion)
+    True
     """
 
     spec: ParticipantSpec
@@ -184,6 +192,30 @@ def sample_head(head: Head, grid: Floats, points: Floats, order: int = 3) -> NDA
         grid, index[inside].T, output=np.float32, order=order, mode="mirror"
     )
     return values
+
+
+def simulate(participant: int = 0, **settings: Any) -> Scan:
+    """Simulate one scan with known truth, coarse and small unless told otherwise.
+
+    Parameters
+    ----------
+    participant : int
+        Position in the cohort, from 0: decides group, site and this person's random numbers.
+    **settings
+        Fields of `PhantomSettings`; those not given are as in `tiny_settings`.
+
+    Returns
+    -------
+    scan : Scan
+
+    Examples
+    --------
+    >>> scan = simulate(directions=6, voxel_mm=9, seed=1)
+    >>> scan.data.shape[3], scan.bvals.shape, scan.truth.motion.shape
+    (7, (7,), (7, 6))
+    """
+    chosen = tiny_settings(**settings)
+    return simulate_participant(chosen, plan_participant(chosen, participant))
 
 
 def simulate_participant(settings: PhantomSettings, spec: ParticipantSpec) -> Scan:
@@ -306,7 +338,7 @@ def _simulate_reverse(
     head: HeadSignal,
     truth: Truth,
 ) -> NDArray[np.float32] | None:
-    """Simulate a b0 in the reference position with the phase encoding turned round."""
+    """Simulate a b0 in the reference position with the phase encoding reversed."""
     if not settings.reverse_b0:
         return None
     clean = _sample_volume(settings, site, head, truth, 0, -site.polarity)

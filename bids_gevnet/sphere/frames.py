@@ -39,6 +39,11 @@ def geodesic_distance(p: FloatArray, q: FloatArray) -> FloatArray:
     -------
     (...,) array
         Angles in radians, 0 to pi.
+
+    Examples
+    --------
+    >>> float(geodesic_distance(np.array([1.0, 0, 0]), np.array([0, 1.0, 0])) / np.pi)
+    0.5
     """
     distance: FloatArray = np.arctan2(
         np.linalg.norm(np.cross(p, q), axis=-1), np.sum(p * q, axis=-1)
@@ -101,6 +106,12 @@ def transport(v: FloatArray, q: FloatArray, p: FloatArray) -> FloatArray:
     -------
     (..., 3) array
         Tangent vectors at p.
+
+    Examples
+    --------
+    >>> x, y, z = np.eye(3)
+    >>> transport(y, x, z)  # from (1, 0, 0) to the pole: eastward stays y
+    array([0., 1., 0.])
     """
     factor = np.sum(p * v, axis=-1) / (1.0 + np.sum(p * q, axis=-1))
     carried: FloatArray = v - factor[..., None] * (p + q)

@@ -54,6 +54,14 @@ class Grid(ABC):
         the two ways to cut them, which interpolation averages so as to break no symmetry.
     areas : (n,) array
         Area that belongs to each point; sums to the area of the surface.
+
+    Examples
+    --------
+    >>> from bids_gevnet.sphere import healpix
+    >>> grid = healpix(2)
+    >>> turned = grid.rotate_frames(np.full(grid.n_points, np.pi))  # another gauge
+    >>> bool(np.allclose(turned.frames, -grid.frames))
+    True
     """
 
     label: str
@@ -144,6 +152,12 @@ class SphereGrid(Grid):
     ----------
     coarser : callable or None
         Makes the next coarser grid; None for the coarsest.
+
+    Examples
+    --------
+    >>> from bids_gevnet.sphere import icosphere
+    >>> isinstance(icosphere(1), SphereGrid)
+    True
     """
 
     coarser: Callable[[], SphereGrid] | None = None

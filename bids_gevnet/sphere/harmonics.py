@@ -64,6 +64,11 @@ def real_harmonics(directions: NDArray[np.floating[Any]], lmax: int) -> NDArray[
     Returns
     -------
     basis : (n, (lmax + 1)(lmax + 2) / 2) array
+
+    Examples
+    --------
+    >>> real_harmonics(np.eye(3), 4).shape
+    (3, 15)
     """
     from dipy.reconst.shm import real_sh_descoteaux
 
@@ -93,6 +98,12 @@ def analysis_matrix(nside: int, lmax: int = LMAX) -> NDArray[np.float64]:
     Returns
     -------
     matrix : ((lmax + 1)(lmax + 2) / 2, 6 nside^2) array
+
+    Examples
+    --------
+    >>> coefficients = analysis_matrix(4, 4) @ np.ones(96)  # a constant has degree 0 only
+    >>> bool(np.allclose(coefficients, np.sqrt(4 * np.pi) * np.eye(15)[0]))
+    True
     """
     return _fit_operator(nside, lmax)[1].copy()
 
@@ -103,6 +114,11 @@ def synthesis_matrix(nside: int, lmax: int = LMAX) -> NDArray[np.float64]:
     Returns
     -------
     matrix : (6 nside^2, (lmax + 1)(lmax + 2) / 2) array
+
+    Examples
+    --------
+    >>> bool(np.allclose(analysis_matrix(4, 4) @ synthesis_matrix(4, 4), np.eye(15)))
+    True
     """
     return _fit_operator(nside, lmax)[0].copy()
 

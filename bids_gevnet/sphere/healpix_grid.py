@@ -30,6 +30,13 @@ def healpix(nside: int) -> SphereGrid:
     ----------
     nside : int
         1, 2, 4, 8, 16 or 32. The dMRI networks use 4: 192 points.
+
+    Examples
+    --------
+    >>> healpix(4).n_points
+    192
+    >>> round(float(healpix(4).areas.sum() / np.pi), 6)
+    4.0
     """
     if nside not in (1, 2, 4, 8, 16, 32):
         raise InputError(

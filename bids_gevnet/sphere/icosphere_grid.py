@@ -28,6 +28,13 @@ def icosphere(level: int) -> SphereGrid:
     ----------
     level : int
         0 to 6. Spherical MNIST uses 4: 2,562 points.
+
+    Examples
+    --------
+    >>> icosphere(4).n_points
+    2562
+    >>> icosphere(4).coarse().n_points
+    642
     """
     if not (isinstance(level, int) and 0 <= level <= MAX_LEVEL):
         raise InputError(

@@ -29,6 +29,14 @@ class TriangleMesh(Grid):
     ----------
     coarser : TriangleMesh or None
         Next coarser mesh. Its vertices must be the first vertices of this one.
+
+    Examples
+    --------
+    >>> from bids_gevnet.sphere import icosphere
+    >>> ball = icosphere(1)
+    >>> mesh = TriangleMesh.build(2 * ball.points, ball.triangulations[0])
+    >>> mesh.n_points
+    42
     """
 
     coarser: TriangleMesh | None = None

@@ -102,6 +102,12 @@ def ring_stencil(
         F; 2 for rho0 + rho1.
     q : int
         Nodes on each ring, about.
+
+    Examples
+    --------
+    >>> from bids_gevnet.sphere import healpix
+    >>> ring_stencil(healpix(2), (0.5, 1.0)).shape
+    (48, 48)
     """
     return stencil_between(grid, grid, radii, max_frequency, q)
 

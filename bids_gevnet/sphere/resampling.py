@@ -124,6 +124,11 @@ def distinct_directions(nside: int) -> NDArray[np.float64]:
     Returns
     -------
     directions : (6 nside^2, 3) array
+
+    Examples
+    --------
+    >>> distinct_directions(4).shape
+    (96, 3)
     """
     return np.asarray(_healpix_points(nside)[distinct_points(nside)])
 
@@ -169,7 +174,7 @@ def resampling_matrix(
     ----------
     directions : (n, 3) array
         Gradient directions of one shell; sign and length do not matter. Half-sphere and
-        full-sphere schemes and repeated directions are all right.
+        full-sphere schemes and repeated directions are accepted.
     targets : (m, 3) array
         Unit vectors to evaluate at, usually :func:`distinct_directions`.
     smoothing : float
@@ -181,6 +186,13 @@ def resampling_matrix(
     -------
     matrix : (m, n) array
         Its rows sum to one.
+
+    Examples
+    --------
+    >>> targets = distinct_directions(2)
+    >>> matrix = resampling_matrix(distinct_directions(4), targets)
+    >>> matrix.shape, bool(np.allclose(matrix.sum(axis=1), 1))
+    ((24, 96), True)
     """
     from scipy.interpolate import RBFInterpolator
 
@@ -228,6 +240,12 @@ def resample(
     Returns
     -------
     samples : (n_voxels, m) array of float32
+
+    Examples
+    --------
+    >>> matrix = resampling_matrix(distinct_directions(4), distinct_directions(2))
+    >>> resample(np.ones((10, 96)), matrix).shape
+    (10, 24)
     """
     if signal.ndim != 2 or signal.shape[1] != matrix.shape[1]:
         raise InputError(
@@ -253,5 +271,10 @@ def expand(samples: NDArray[Any], nside: int) -> NDArray[Any]:
     Returns
     -------
     expanded : (..., 12 nside^2) array
+
+    Examples
+    --------
+    >>> expand(np.zeros((10, 96)), nside=4).shape
+    (10, 192)
     """
     return np.asarray(samples[..., expand_index(nside)])

@@ -92,6 +92,20 @@ def evaluate_table(
     -------
     content : dict
         All of group_metrics.json but the facts of training and the warnings.
+
+    Examples
+    --------
+    >>> people = [f"sub-{i:02d}" for i in range(20)]
+    >>> labels = ["AD", "PD"] * 10
+    >>> chances = [0.9 if label == "AD" else 0.2 for label in labels]
+    >>> table = pd.DataFrame({
+    ...     "task": "AD-v-PD", "kind": "network", "model": "ckn2", "scheme": "folds",
+    ...     "fold": [i // 4 + 1 for i in range(20)], "scan": people, "participant_id": people,
+    ...     "site": "A", "label": labels, "prob_AD": chances,
+    ...     "prob_PD": [1 - chance for chance in chances]})
+    >>> content = evaluate_table(table, resamples=20, permutations=20)
+    >>> content["tasks"][0]["models"][0]["schemes"]["folds"]["pooled"]["accuracy"]["value"]
+    1.0
     """
     rows = read_predictions(table) if isinstance(table, Path) else table
     settings = _Settings(seed, resamples, permutations)

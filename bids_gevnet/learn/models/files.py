@@ -16,7 +16,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from bids_gevnet import __version__
 from bids_gevnet.bids.writing import replacing, write_json, write_text
@@ -84,6 +84,18 @@ class ModelCard:
         Pooling of the kernel network's layers; models of earlier versions have the default.
     files : dict of str to str
         SHA-256 of the other files of the folder; models of earlier versions have none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> card = ModelCard(
+    ...     network="ckn2", labels=("AD", "PD"), task="AD-v-PD", fold=None, nside=1,
+    ...     shape=(4, 4, 4), affine=tuple(map(tuple, np.eye(4).tolist())), temperature=1.0,
+    ...     options={}, participants=("01",), fingerprints=(), dataset="", sites=("here",),
+    ...     max_motion=None, rish_low=(-9.0, -99.0), rish_high=(9.0, 9.0), harmonised=False,
+    ...     warnings=(), digest="")
+    >>> card.strides
+    (2, 1, 2, 1)
     """
 
     network: str
@@ -123,6 +135,28 @@ class ModelCard:
         )
         if not sensible:
             raise ValueError("a model card with impossible values")
+
+
+class Model(NamedTuple):
+    """A trained model in memory, as `load_model` reads it.
+
+    Attributes
+    ----------
+    network : ScanNetwork
+        In evaluation mode.
+    card : ModelCard
+    gains : RishGains or None
+        None if the model does not harmonise.
+
+    Examples
+    --------
+    >>> Model._fields
+    ('network', 'card', 'gains')
+    """
+
+    network: ScanNetwork
+    card: ModelCard
+    gains: RishGains | None
 
 
 def write_model(
@@ -196,15 +230,33 @@ def read_card(folder: Path) -> ModelCard:
     return card
 
 
-def load_model(folder: Path) -> tuple[ScanNetwork, ModelCard, RishGains | None]:
+def load_model(folder: Path) -> Model:
     """Read a model folder; anything that does not fit is refused, and nothing in it is run.
+
+    Parameters
+    ----------
+    folder : Path
+        With model.json, for instance models/<task>/final of a study.
 
     Returns
     -------
-    network : ScanNetwork
-        In evaluation mode.
-    card : ModelCard
-    gains : RishGains or None
+    model : Model
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> card = ModelCard(
+    ...     network="ckn2", labels=("AD", "PD"), task="AD-v-PD", fold=None, nside=1,
+    ...     shape=(4, 4, 4), affine=tuple(map(tuple, np.eye(4).tolist())), temperature=1.0,
+    ...     options={}, participants=("01",), fingerprints=(), dataset="", sites=("here",),
+    ...     max_motion=None, rish_low=(-9.0, -99.0), rish_high=(9.0, 9.0), harmonised=False,
+    ...     warnings=(), digest="")
+    >>> with TemporaryDirectory() as folder:
+    ...     write_model(Path(folder), build_network("ckn2", 2, 1), card, None)
+    ...     load_model(Path(folder)).card.labels
+    ('AD', 'PD')
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -236,7 +288,7 @@ def load_model(folder: Path) -> tuple[ScanNetwork, ModelCard, RishGains | None]:
             remedy="use the model folder as it was written",
         )
     network.eval()
-    return network, card, gains
+    return Model(network, card, gains)
 
 
 def build_network(

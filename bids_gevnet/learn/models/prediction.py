@@ -21,7 +21,7 @@ from bids_gevnet.learn.cohort.scan_rows import dataset_name, mean_motion, scan_n
 from bids_gevnet.learn.cohort.store import fingerprint, mean_log_rish, to_half, to_volume
 from bids_gevnet.learn.cohort.tables import tsv_cell
 from bids_gevnet.learn.models.calibration import softmax
-from bids_gevnet.learn.models.files import load_model
+from bids_gevnet.learn.models.files import Model, load_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +46,12 @@ class Prediction:
     task, network : str
     warnings : tuple of str
         Where the scan lies outside of what the model was trained on.
+
+    Examples
+    --------
+    >>> chances = {"AD": 0.7, "PD": 0.3}
+    >>> Prediction(probabilities=chances, label="AD", task="AD-v-PD", network="ckn2").warnings
+    ()
     """
 
     probabilities: dict[str, float]
@@ -56,13 +62,13 @@ class Prediction:
 
 
 def predict(
-    model_dir: Path,
+    model: Path | Model,
     samples: NDArray[np.floating[Any]],
     mask: NDArray[np.bool_],
     *,
     affine: NDArray[np.floating[Any]] | None = None,
-    site: str,
-    participant: str,
+    site: str = "",
+    participant: str = "",
     dataset: str = "",
     motion: float | None = None,
 ) -> Prediction:
@@ -70,8 +76,8 @@ def predict(
 
     Parameters
     ----------
-    model_dir : Path
-        Folder with model.json.
+    model : Path or Model
+        Folder with model.json, or what `load_model` read from it.
     samples : (X, Y, Z, 6 nside^2) array
         S/b0 at the distinct HEALPix points.
     mask : (X, Y, Z) bool array
@@ -79,15 +85,32 @@ def predict(
     affine : (4, 4) array, optional
         Voxel to template mm, to check against the model's.
     site : str
-        As the model's training data name it.
+        As the model's training data name it; a scan from any other is not harmonised.
     participant : str
-        Label, with or without "sub-".
+        Label, with or without "sub-": whoever the model was trained on is refused. Without it
+        only the very scans it was trained on are recognised.
     dataset : str
         Name of the dataset the scan is from.
     motion : float, optional
         Mean framewise displacement in mm.
+
+    Examples
+    --------
+    >>> from bids_gevnet.learn import Model, ModelCard
+    >>> from bids_gevnet.nn import build
+    >>> card = ModelCard(
+    ...     network="ckn2", labels=("AD", "PD"), task="AD-v-PD", fold=None, nside=1,
+    ...     shape=(4, 4, 4), affine=tuple(map(tuple, np.eye(4).tolist())), temperature=1.0,
+    ...     options={}, participants=("01",), fingerprints=(), dataset="", sites=("here",),
+    ...     max_motion=None, rish_low=(-9.0, -99.0), rish_high=(9.0, 9.0), harmonised=False,
+    ...     warnings=(), digest="")
+    >>> model = Model(build("ckn2", nside=1).eval(), card, None)
+    >>> scan, mask = np.full((4, 4, 4, 6), 0.5), np.ones((4, 4, 4), bool)
+    >>> prediction = predict(model, scan, mask, site="here", participant="02")
+    >>> list(prediction.probabilities), round(sum(prediction.probabilities.values()), 6)
+    (['AD', 'PD'], 1.0)
     """
-    network, card, gains = load_model(model_dir)
+    network, card, gains = model if isinstance(model, Model) else load_model(model)
     _check_grid(card, samples, mask, affine)
     brain = to_half(samples[mask])
     _refuse_training(card, participant, dataset, fingerprint(brain, mask))
