@@ -162,9 +162,11 @@ def _require_file(path: Path) -> None:
 def _parse(path: Path) -> tuple[Any, npt.NDArray[np.float64], int]:
     """Return header, affine and offset of the first voxel."""
     from nibabel import Nifti1Image
+    from nibabel.imageglobals import LoggingOutputSuppressor
 
     try:
-        image = Nifti1Image.from_filename(path)
+        with LoggingOutputSuppressor():  # it prints what it then raises, without the file's name
+            image = Nifti1Image.from_filename(path)
         return image.header, np.asarray(image.affine, np.float64), int(image.dataobj.offset)
     except (*_unreadable(), ValueError, ArithmeticError, LookupError, TypeError) as error:
         raise ParticipantError(
