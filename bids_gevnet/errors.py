@@ -8,6 +8,18 @@ failed while others may go on, 70 for a workflow that could not be built.
 import signal
 
 
+def printable(text: str) -> str:
+    r"""Show text of unknown origin without anything a terminal would obey, on one line.
+
+    White space becomes spaces; control characters, invisible ones that reverse the direction of
+    writing, and halves of surrogate pairs become question marks.
+
+    >>> printable("sub-\x1b[31m01\n")
+    'sub-?[31m01 '
+    """
+    return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
 class BidsGevnetError(Exception):
     """Base of all errors that are reported as a sentence, without a traceback.
 
@@ -21,10 +33,12 @@ class BidsGevnetError(Exception):
     exit_code = 1
 
     def __init__(self, *, expected: str, found: str, remedy: str) -> None:
-        self.expected = expected
-        self.found = found
-        self.remedy = remedy
-        super().__init__(f"Expected {expected}; found {found}. What to do: {remedy}.")
+        self.expected = printable(expected)
+        self.found = printable(found)
+        self.remedy = printable(remedy)
+        super().__init__(
+            f"Expected {self.expected}; found {self.found}. What to do: {self.remedy}."
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keep the three clauses when an error crosses a process boundary."""

@@ -1,15 +1,14 @@
 """Correct one run: conform, then FSL's topup and eddy, or our own model, or ANTs, or nothing."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from nipype.interfaces import utility as niu
 from nipype.pipeline import engine as pe
 
 from bids_gevnet.bids.gradient_files import read_bval
-from bids_gevnet.bids.records import DiffusionRun
-from bids_gevnet.dwi.phase_encoding import are_opposite, phase_encoding, readout_time
+from bids_gevnet.bids.records import DiffusionRun, FieldmapRun
+from bids_gevnet.dwi.phase_encoding import Relation, readout_time, relate
 from bids_gevnet.dwi.shells import MIN_DIRECTIONS, find_shells
 from bids_gevnet.interfaces.conform import Conform
 from bids_gevnet.interfaces.correction import CorrectSeries
@@ -147,15 +146,17 @@ def _model_node(
     """Our own corrector, with the b0s of the opposite phase encoding that there are."""
     opposite = _opposite_images(run, siblings)
     readout = readout_time(run.metadata, settings.fallback_total_readout_time)
-    others = [readout_time(m, settings.fallback_total_readout_time) for _, _, m in opposite]
+    others = [
+        readout_time(other.metadata, settings.fallback_total_readout_time) for other in opposite
+    ]
     return pe.Node(
         CorrectSeries(
             raw_image=str(run.image),
-            direction=phase_encoding(run.metadata).direction,
+            direction=run.encoding.direction,
             slice_direction=str(run.metadata.get("SliceEncodingDirection") or "k"),
             readout_s=readout.seconds,
-            opposite_images=[str(image) for image, _, _ in opposite],
-            opposite_bvals=[bval for _, bval, _ in opposite],
+            opposite_images=[str(other.image) for other in opposite],
+            opposite_bvals=[_bval(other) for other in opposite],
             # Only their ratio matters: a dummy against a real time would be a wrong one.
             opposite_readout_s=[
                 readout.seconds if readout.is_dummy or other.is_dummy else other.seconds
@@ -176,20 +177,18 @@ def _readout_s(metadata: Mapping[str, Any], settings: PreprocessingSettings) -> 
 
 def _opposite_images(
     run: DiffusionRun, siblings: Sequence[DiffusionRun]
-) -> list[tuple[Path, str, Mapping[str, Any]]]:
-    """Find images with the opposite phase encoding: path, bval file or "", metadata."""
-    own = phase_encoding(run.metadata)
-    if own.is_guess:
-        return []
-    candidates = [(fieldmap.image, "", fieldmap.metadata) for fieldmap in run.fieldmaps] + [
-        (other.image, str(other.bval), other.metadata) for other in siblings if other != run
-    ]
+) -> list[DiffusionRun | FieldmapRun]:
+    """Find the images of the session that are known to have the opposite phase encoding."""
     return [
-        (image, bval, metadata)
-        for image, bval, metadata in candidates
-        if not (other := phase_encoding(metadata)).is_guess
-        and are_opposite(own.direction, other.direction)
+        other
+        for other in (*run.fieldmaps, *(sibling for sibling in siblings if sibling != run))
+        if relate(run.encoding, other.encoding) is Relation.OPPOSITE
     ]
+
+
+def _bval(image: DiffusionRun | FieldmapRun) -> str:
+    """Path of an image's bval file, empty where all volumes are b0s."""
+    return str(image.bval) if isinstance(image, DiffusionRun) else ""
 
 
 def _connect_eddy(
@@ -213,7 +212,7 @@ def _connect_eddy(
             program=str(tools.eddy.path),
             uses_gpu=tools.eddy.uses_gpu,
             raw_image=str(run.image),
-            direction=phase_encoding(run.metadata).direction,
+            direction=run.encoding.direction,
             readout_s=readout.seconds,
             num_threads=threads,
         ),
@@ -249,14 +248,14 @@ def _topup_node(
     opposite = _opposite_images(run, siblings)
     if tools.topup is None or not opposite:
         return None
-    images = [(run.image, str(run.bval), run.metadata), *opposite]
+    images = [run, *opposite]
     return pe.Node(
         Topup(
             program=str(tools.topup),
-            images=[str(image) for image, _, _ in images],
-            bvals=[bval for _, bval, _ in images],
-            directions=[phase_encoding(metadata).direction for _, _, metadata in images],
-            readout_s=[_readout_s(metadata, settings) for _, _, metadata in images],
+            images=[str(image.image) for image in images],
+            bvals=[_bval(image) for image in images],
+            directions=[image.encoding.direction for image in images],
+            readout_s=[_readout_s(image.metadata, settings) for image in images],
             b0_threshold=settings.b0_threshold,
             num_threads=threads,
         ),

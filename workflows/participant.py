@@ -9,7 +9,7 @@ from nipype.pipeline import engine as pe
 
 from bids_gevnet.bids.records import DiffusionRun, Participant
 from bids_gevnet.bids.scans import Scan, find_scans
-from bids_gevnet.dwi.phase_encoding import phase_encoding, readout_time
+from bids_gevnet.dwi.phase_encoding import readout_time
 from bids_gevnet.interfaces.report import BuildSubjectReport
 from bids_gevnet.interfaces.template import TemplateGrid
 from bids_gevnet.settings import PreprocessingSettings
@@ -20,8 +20,8 @@ _SCANNER = ("Manufacturer", "ManufacturersModelName", "MagneticFieldStrength")
 
 
 def participant_node_name(label: str) -> str:
-    """Name of a participant's workflow."""
-    return f"sub_{label}"
+    """Name of a participant's workflow, as Nipype allows it: a plus sign is none."""
+    return f"sub_{label.replace('+', '_')}"
 
 
 def init_participants_wf(
@@ -117,7 +117,7 @@ def early_facts(scan: Scan, settings: PreprocessingSettings, tools: Tools) -> di
 
 
 def _acquisition(run: DiffusionRun, settings: PreprocessingSettings) -> Mapping[str, Any]:
-    encoding = phase_encoding(run.metadata)
+    encoding = run.encoding
     readout = readout_time(run.metadata, settings.fallback_total_readout_time)
     return {
         "name": run.name,
@@ -130,4 +130,5 @@ def _acquisition(run: DiffusionRun, settings: PreprocessingSettings) -> Mapping[
         "readout_is_dummy": readout.is_dummy,
         "fieldmaps": [fieldmap.image.name for fieldmap in run.fieldmaps],
         "t1w": run.t1w.name if run.t1w else None,
+        "notes": list(run.notes),
     }

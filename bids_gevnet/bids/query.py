@@ -1,38 +1,58 @@
 """From a BIDS dataset to typed records of its diffusion runs.
 
-pybids indexes the dataset (only anatomical, diffusion and fieldmap files, without their
-metadata); sidecars are read for the runs that are really wanted. Whatever is wrong with one
-participant is kept with that participant, so that the others can go on.
+All that a run will need is checked here, when participants are listed. Whatever is wrong with
+one participant is kept with that participant, so that the others can go on.
 """
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bids_gevnet.bids.gradient_files import check_gradients, read_bval, read_bvec
-from bids_gevnet.bids.images import check_image, require_series
+import numpy as np
+
+from bids_gevnet.bids.gradient_files import holds_only_b0
+from bids_gevnet.bids.images import read_header
+from bids_gevnet.bids.indexing import images_by_participant, index_dataset, read_filter_file
+from bids_gevnet.bids.reading import parse_json
 from bids_gevnet.bids.records import DiffusionRun, FieldmapRun, Participant
-from bids_gevnet.bids.sidecars import applicable_files, read_metadata, split_name
-from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.bids.scans import find_scans, run_gradients
+from bids_gevnet.bids.series_choice import check_label, check_name, choose_series
+from bids_gevnet.bids.sidecars import Sidecars, split_name
+from bids_gevnet.dwi.phase_encoding import PhaseEncoding, is_direction, phase_encoding
+from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.errors import InputError, ParticipantError, printable
 from bids_gevnet.settings import SelectionSettings
 
-if TYPE_CHECKING:
-    from bids import BIDSLayout
 
-_IMAGE = [".nii", ".nii.gz"]
-_UNUSED_DATATYPES = "func|perf|eeg|ieeg|emg|meg|pet|beh|micr|motion|nirs|mrs"
-_DEFAULT_FILTERS: dict[str, dict[str, Any]] = {
-    "dwi": {"datatype": "dwi", "suffix": "dwi", "extension": _IMAGE},
-    "t1w": {"datatype": "anat", "suffix": "T1w", "extension": _IMAGE},
-    "fmap": {"datatype": "fmap", "suffix": "epi", "extension": _IMAGE},
-}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Files:
+    """What the dataset holds of one participant."""
+
+    dwi: Sequence[Path]
+    t1w: Sequence[Path]
+    fieldmaps: Sequence[Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """What a participant's files are checked against."""
+
+    sidecars: Sidecars
+    b0_threshold: float
+    shell: float | None
+
+    @property
+    def dataset_dir(self) -> Path:
+        return self.sidecars.dataset_dir
 
 
 def find_participants(
-    dataset_dir: Path, selection: SelectionSettings, *, b0_threshold: float
+    dataset_dir: Path,
+    selection: SelectionSettings,
+    *,
+    b0_threshold: float,
+    shell: float | None = None,
 ) -> tuple[Participant, ...]:
     """Return the participants of a dataset with their diffusion runs, sorted by label.
 
@@ -44,6 +64,8 @@ def find_participants(
         Labels, filters and where to keep pybids' database.
     b0_threshold : float
         Largest b-value in s/mm² that counts as b0.
+    shell : float, optional
+        b-value of the shell that every scan must have.
 
     Raises
     ------
@@ -60,28 +82,33 @@ def find_participants(
     _require_labels(wanted, present, option="--participant-label", what="participant")
     layout = index_dataset(dataset_dir, wanted, selection.bids_database_dir)
     sessions = tuple(label.removeprefix("ses-") for label in selection.session_label)
-    _require_labels(sessions, layout.get_sessions(), option="--session-label", what="session")
-    images = _images(layout, filters["dwi"], subjects=wanted, sessions=sessions)
-    if not images:
+    if sessions:
+        _require_labels(sessions, layout.get_sessions(), option="--session-label", what="session")
+    series = images_by_participant(layout, filters["dwi"], dataset_dir, sessions=sessions)
+    # Without a request by name, participants who were never scanned are none of ours.
+    labels = sorted(set(wanted)) if wanted else sorted(series)
+    if not any(label in series for label in labels):
         raise InputError(
             expected="diffusion series (sub-*/[ses-*/]dwi/*_dwi.nii.gz)",
             found=f"none in {dataset_dir} that fit the selection",
             remedy="check BIDS_DIR, --session-label and --bids-filter-file",
         )
-    t1w = _by_subject(_images(layout, filters["t1w"], subjects=wanted))
-    fieldmaps = _by_subject(_images(layout, filters["fmap"], subjects=wanted))
-    by_subject = _by_subject(images)
+    t1w, fieldmaps = (
+        images_by_participant(layout, filters[kind], dataset_dir, sessions=())
+        for kind in ("t1w", "fmap")
+    )
+    needs = _Needs(sidecars=Sidecars(dataset_dir), b0_threshold=b0_threshold, shell=shell)
     return tuple(
-        _participant(
+        _guarded_participant(
             label,
-            by_subject.get(label, []),
-            t1w=t1w.get(label, []),
-            fieldmaps=fieldmaps.get(label, []),
-            dataset_dir=dataset_dir,
-            b0_threshold=b0_threshold,
+            _Files(
+                dwi=series.get(label, ()),
+                t1w=t1w.get(label, ()),
+                fieldmaps=fieldmaps.get(label, ()),
+            ),
+            needs,
         )
-        # Without a request by name, participants who were never scanned are none of ours.
-        for label in (sorted(set(wanted)) if wanted else sorted(by_subject))
+        for label in labels
     )
 
 
@@ -102,11 +129,11 @@ def check_description(dataset_dir: Path) -> None:
             "if the dataset has none",
         )
     try:
-        description = json.loads(path.read_text(encoding="utf-8-sig"))
+        description = parse_json(path)
         missing = [key for key in ("Name", "BIDSVersion") if key not in description]
-    except (ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            expected=f"a JSON object in {path}", found=str(error), remedy="mend the file"
+            expected=f"a JSON object in {path}", found=str(error), remedy="correct the file"
         ) from None
     if missing:
         raise InputError(
@@ -114,54 +141,6 @@ def check_description(dataset_dir: Path) -> None:
             found=f"no {' and no '.join(missing)}",
             remedy="add them, for instance {'Name': 'My study', 'BIDSVersion': '1.10.0'}",
         )
-
-
-def read_filter_file(path: Path | None) -> dict[str, dict[str, Any]]:
-    """Merge a filter file, written as for fMRIPrep, into the default pybids queries."""
-    if path is None:
-        return _DEFAULT_FILTERS
-    try:
-        custom = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            expected="a JSON file for --bids-filter-file",
-            found=f"{path} ({error})",
-            remedy="check the path and the file's syntax",
-        ) from None
-    known = isinstance(custom, dict) and set(custom) <= set(_DEFAULT_FILTERS)
-    if not known or not all(isinstance(value, dict) for value in custom.values()):
-        raise InputError(
-            expected=f"an object with some of the keys {', '.join(_DEFAULT_FILTERS)}, each an "
-            f"object of entities, in {path}",
-            found=json.dumps(custom)[:200],
-            remedy='write for instance {"dwi": {"acquisition": "b1000"}}',
-        )
-    return {name: query | custom.get(name, {}) for name, query in _DEFAULT_FILTERS.items()}
-
-
-def index_dataset(
-    dataset_dir: Path, subjects: Sequence[str], database_dir: Path | None
-) -> "BIDSLayout":
-    """Index what the app may use and nothing else.
-
-    With a database directory all participants are indexed whatever was asked for, because
-    the next run will read the same database and may ask for others.
-    """
-    from bids import BIDSLayout, BIDSLayoutIndexer
-
-    ignore = [
-        re.compile(r"^/(code|derivatives|models|sourcedata|stimuli)(/|$)"),
-        re.compile(rf"/({_UNUSED_DATATYPES})(/|$)"),
-        re.compile(r"/\."),
-    ]
-    if subjects and database_dir is None:
-        labels = "|".join(re.escape(label) for label in subjects)
-        ignore.append(re.compile(rf"^/sub-(?!({labels})(/|$))"))
-    return BIDSLayout(
-        dataset_dir,
-        indexer=BIDSLayoutIndexer(validate=False, index_metadata=False, ignore=ignore),
-        database_path=database_dir,
-    )
 
 
 def _require_labels(
@@ -179,60 +158,73 @@ def _require_labels(
         )
 
 
-def _images(
-    layout: "BIDSLayout",
-    query: Mapping[str, Any],
-    *,
-    subjects: Sequence[str],
-    sessions: Sequence[str] = (),
-) -> list[Path]:
-    query = dict(query)
-    if subjects:
-        query.setdefault("subject", list(subjects))
-    if sessions:
-        query.setdefault("session", list(sessions))
-    return sorted(Path(name) for name in layout.get(return_type="filename", **query))
-
-
-def _by_subject(images: Sequence[Path]) -> dict[str, list[Path]]:
-    grouped: dict[str, list[Path]] = {}
-    for image in images:
-        grouped.setdefault(split_name(image)[0].get("sub", ""), []).append(image)
-    return grouped
-
-
-def _participant(
-    label: str,
-    images: Sequence[Path],
-    *,
-    t1w: Sequence[Path],
-    fieldmaps: Sequence[Path],
-    dataset_dir: Path,
-    b0_threshold: float,
-) -> Participant:
-    if not images:
+def _guarded_participant(label: str, files: _Files, needs: _Needs) -> Participant:
+    """Examine a participant; what nobody has foreseen is that participant's problem alone."""
+    try:
+        return _participant(label, files, needs)
+    except ParticipantError as problem:
+        return Participant(label=printable(label), problems=(problem,))
+    except Exception as error:  # noqa: BLE001
         problem = ParticipantError(
+            expected=f"files of sub-{label} that can be read",
+            found=f"{type(error).__name__}: {error}",
+            remedy="check the files, or leave the participant out; please report this",
+        )
+        return Participant(label=printable(label), problems=(problem,))
+
+
+def _participant(label: str, files: _Files, needs: _Needs) -> Participant:
+    folder = needs.dataset_dir / f"sub-{label}"
+    check_label(label, folder)
+    if not files.dwi:
+        raise ParticipantError(
             expected=f"diffusion series of participant {label}",
-            found=f"none in {dataset_dir / f'sub-{label}'} that fit the selection",
+            found=f"none in {folder} that fit the selection",
             remedy="leave the participant out, or check --session-label and --bids-filter-file",
         )
-        return Participant(label=label, problems=(problem,))
+    choice = choose_series(files.dwi, needs.dataset_dir)
+    problems = list(choice.problems)
     found: list[DiffusionRun] = []
-    problems: list[ParticipantError] = []
-    for image in images:
+    for image in choice.images:
         try:
-            found.append(_run(image, t1w=t1w, fieldmaps=fieldmaps, dataset_dir=dataset_dir))
-        except ParticipantError as problem:
-            problems.append(problem)
-    runs = []
-    for run in _attach_b0_series(found, b0_threshold=b0_threshold):
-        try:
-            check_run(run, b0_threshold=b0_threshold)
+            run = _run(image, files, needs)
         except ParticipantError as problem:
             problems.append(problem)
         else:
-            runs.append(run)
-    return Participant(label=label, runs=tuple(runs), problems=tuple(problems))
+            notes = (choice.notes[image],) if image in choice.notes else ()
+            found.append(replace(run, notes=notes + run.notes))
+    runs = []
+    for run in _attach_b0_series(found, b0_threshold=needs.b0_threshold):
+        try:
+            runs.append(check_run(run, b0_threshold=needs.b0_threshold))
+        except ParticipantError as problem:
+            problems.append(problem)
+    participant = Participant(label=label, runs=tuple(runs), problems=tuple(problems))
+    return _check_scans(participant, needs) if participant.usable else participant
+
+
+def _check_scans(participant: Participant, needs: _Needs) -> Participant:
+    """Check that every scan has the shell to put on the sphere, and say what stays apart."""
+    problems = []
+    for scan in find_scans(participant, b0_threshold=needs.b0_threshold):
+        tables = [run_gradients(run, b0_threshold=needs.b0_threshold) for run in scan.runs]
+        bvals = np.concatenate([table.bvals for table in tables])
+        try:
+            choose_shell(find_shells(bvals, b0_threshold=needs.b0_threshold), needs.shell)
+        except ParticipantError as problem:
+            problems.append(problem)
+    siblings = participant.sessions()
+    note = "not joined with the other runs of the session, because its phase encoding is unknown"
+    return replace(
+        participant,
+        runs=tuple(
+            replace(run, notes=(*run.notes, note))
+            if run.encoding.is_guess and len(siblings[run.session]) > 1
+            else run
+            for run in participant.runs
+        ),
+        problems=tuple(problems),
+    )
 
 
 def _attach_b0_series(runs: Sequence[DiffusionRun], *, b0_threshold: float) -> list[DiffusionRun]:
@@ -244,7 +236,7 @@ def _attach_b0_series(runs: Sequence[DiffusionRun], *, b0_threshold: float) -> l
 
     def only_b0(run: DiffusionRun) -> bool:
         try:
-            return bool((read_bval(run.bval) <= b0_threshold).all())
+            return holds_only_b0(run.bval, run.bvec, b0_threshold=b0_threshold)
         except ParticipantError:
             return False  # stays in line and is reported when it is checked
 
@@ -256,7 +248,11 @@ def _attach_b0_series(runs: Sequence[DiffusionRun], *, b0_threshold: float) -> l
             run,
             fieldmaps=run.fieldmaps
             + tuple(
-                FieldmapRun(image=reference.image, metadata=reference.metadata)
+                FieldmapRun(
+                    image=reference.image,
+                    metadata=reference.metadata,
+                    encoding=reference.encoding,
+                )
                 for reference in references
                 if reference.session == run.session
             ),
@@ -266,28 +262,27 @@ def _attach_b0_series(runs: Sequence[DiffusionRun], *, b0_threshold: float) -> l
     ]
 
 
-def _run(
-    image: Path, *, t1w: Sequence[Path], fieldmaps: Sequence[Path], dataset_dir: Path
-) -> DiffusionRun:
+def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
     entities, _ = split_name(image)
-    if not image.exists():
-        raise ParticipantError(
-            expected=f"the file {image}",
-            found="it in the index but not on disk",
-            remedy="fetch the file (git-annex, DataLad), or delete the --bids-database-dir if "
-            "the dataset has changed",
-        )
+    header = read_header(image)
     gradients = {}
     for kind in (".bval", ".bvec"):
-        found = next(applicable_files(image, kind, dataset_dir), None)
-        if found is None:
+        nearest = next(needs.sidecars.applicable(image, kind), None)
+        if nearest is None:
             raise ParticipantError(
                 expected=f"a {kind} file for {image}",
                 found="none beside it or above it",
                 remedy="convert the DICOM files with dcm2niix, which writes it",
             )
-        gradients[kind] = found
-    metadata = read_metadata(image, dataset_dir)
+        gradients[kind] = nearest
+    metadata = needs.sidecars.metadata(image)
+    t1w, notes = _t1w_for(entities.get("ses"), files.t1w, needs.dataset_dir)
+    encoding = _encoding(image, metadata)
+    if encoding.is_inferred:
+        notes.append(f"phase encoding {encoding.source}")
+    if header.stored_shape != header.shape:
+        shape = "x".join(map(str, header.stored_shape))
+        notes.append(f"{image.name} has shape {shape}; axes of length 1 at its end were dropped")
     return DiffusionRun(
         subject=entities["sub"],
         session=entities.get("ses"),
@@ -296,50 +291,82 @@ def _run(
         bval=gradients[".bval"],
         bvec=gradients[".bvec"],
         metadata=metadata,
-        fieldmaps=_fieldmaps_for(image, metadata, fieldmaps, dataset_dir),
-        t1w=_t1w_for(entities.get("ses"), t1w),
+        encoding=encoding,
+        fieldmaps=_fieldmaps_for(image, metadata, files.fieldmaps, needs),
+        t1w=t1w,
+        notes=tuple(notes),
     )
 
 
-def check_run(run: DiffusionRun, *, b0_threshold: float) -> None:
-    """Raise a `ParticipantError` unless image and gradients are whole and fit each other."""
-    shape = check_image(run.image)
-    for fieldmap in run.fieldmaps:
-        check_image(fieldmap.image)
-    check_gradients(
-        read_bval(run.bval),
-        read_bvec(run.bvec),
-        n_volumes=require_series(run.image, shape),
-        b0_threshold=b0_threshold,
-        image=run.image,
-        bval=run.bval,
-        bvec=run.bvec,
-    )
+def _encoding(image: Path, metadata: Mapping[str, Any]) -> PhaseEncoding:
+    label = split_name(image)[0].get("dir", "")
+    try:
+        return phase_encoding(metadata, label=label, affine=read_header(image).affine)
+    except ParticipantError as problem:
+        raise ParticipantError(
+            expected=problem.expected,
+            found=f"{problem.found} for {image}",
+            remedy=problem.remedy,
+        ) from None
 
 
-def _t1w_for(session: str | None, candidates: Sequence[Path]) -> Path | None:
-    """Take the T1w of the same session, else the participant's first: anatomy changes slowly."""
+def check_run(run: DiffusionRun, *, b0_threshold: float) -> DiffusionRun:
+    """Return a run with what there is to note, or raise a `ParticipantError`.
+
+    Image, gradients and metadata must be whole and fit each other.
+    """
+    along = run.metadata.get("SliceEncodingDirection")
+    if along is not None and not is_direction(along):
+        raise ParticipantError(
+            expected="a SliceEncodingDirection of i, i-, j, j-, k or k-",
+            found=f"{along!r:.60} for {run.image}",
+            remedy="correct the sidecar of the scan, or remove the entry",
+        )
+    table = run_gradients(run, b0_threshold=b0_threshold)
+    return replace(run, notes=run.notes + table.notes)
+
+
+def _t1w_for(
+    session: str | None, candidates: Sequence[Path], dataset_dir: Path
+) -> tuple[Path | None, list[str]]:
+    """Take the T1w of the same session, else the participant's first: anatomy changes slowly.
+
+    A scan can do without; what is wrong with a T1w is a note.
+    """
     same = [path for path in candidates if split_name(path)[0].get("ses") == session]
-    return next(iter([*same, *candidates]), None)
+    notes = []
+    for path in dict.fromkeys([*same, *candidates]):
+        try:
+            check_name(path, dataset_dir)
+            shape = read_header(path).shape
+        except ParticipantError as problem:
+            notes.append(f"{path.name} is not used: expected {problem.expected}; found "
+                         f"{problem.found}")  # fmt: skip
+            continue
+        if len(shape) == 3:
+            return path, notes
+        notes.append(f"{path.name} is not used: it has {len(shape)} axes instead of three")
+    return None, notes
 
 
 def _fieldmaps_for(
-    image: Path, metadata: Mapping[str, Any], candidates: Sequence[Path], dataset_dir: Path
+    image: Path, metadata: Mapping[str, Any], candidates: Sequence[Path], needs: _Needs
 ) -> tuple[FieldmapRun, ...]:
     """Find the fieldmaps whose IntendedFor or B0FieldIdentifier points at an image."""
     sources = set(_as_list(metadata.get("B0FieldSource")))
-    subject_dir = dataset_dir / f"sub-{split_name(image)[0]['sub']}"
+    subject_dir = needs.dataset_dir / f"sub-{split_name(image)[0]['sub']}"
     chosen = []
     for candidate in candidates:
-        about = read_metadata(candidate, dataset_dir)
+        about = needs.sidecars.metadata(candidate)
         intended = {
-            dataset_dir / target.removeprefix("bids::")
+            needs.dataset_dir / target.removeprefix("bids::")
             if target.startswith("bids::")
             else subject_dir / target
             for target in _as_list(about.get("IntendedFor"))
         }
         if image in intended or sources & set(_as_list(about.get("B0FieldIdentifier"))):
-            chosen.append(FieldmapRun(image=candidate, metadata=about))
+            encoding = _encoding(candidate, about)
+            chosen.append(FieldmapRun(image=candidate, metadata=about, encoding=encoding))
     return tuple(chosen)
 
 

@@ -5,25 +5,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.dwi.phase_encoding import PhaseEncoding
 from bids_gevnet.errors import ParticipantError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldmapRun:
-    """A b0 with known phase encoding from fmap/, meant for a diffusion run."""
+    """A b0 with known phase encoding, from fmap/ or a series of its own, for a diffusion run."""
 
     image: Path
     metadata: Mapping[str, Any]
-
-    @property
-    def phase_encoding(self) -> str | None:
-        """BIDS PhaseEncodingDirection: one of i, j, k with an optional minus sign."""
-        return self.metadata.get("PhaseEncodingDirection")
+    encoding: PhaseEncoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffusionRun:
-    """One diffusion series with all that is needed to process it."""
+    """One diffusion series with all that is needed to process it.
+
+    `notes` are sentences about what was unusual and could be put right.
+    """
 
     subject: str
     session: str | None
@@ -32,8 +32,10 @@ class DiffusionRun:
     bval: Path
     bvec: Path
     metadata: Mapping[str, Any]
+    encoding: PhaseEncoding
     fieldmaps: tuple[FieldmapRun, ...] = ()
     t1w: Path | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -45,11 +47,6 @@ class DiffusionRun:
         """Path of the image within the dataset, as BIDS URIs have it."""
         top = self.image.parents[1 if self.session is None else 2]
         return str(self.image.relative_to(top.parent))
-
-    @property
-    def phase_encoding(self) -> str | None:
-        """BIDS PhaseEncodingDirection: one of i, j, k with an optional minus sign."""
-        return self.metadata.get("PhaseEncodingDirection")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,23 +2,26 @@
 
 Runs are corrected apart and joined if they lie on one voxel grid and have the same shells;
 otherwise each is a scan of its own. An opposite phase-encoding pair of full series joins like
-any other.
+any other; a run of unknown phase encoding joins none, because its distortions may differ.
+Another echo or another reconstruction is another image of what was measured, not more of it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import nibabel as nib
 import numpy as np
 
-from bids_gevnet.bids.gradient_files import read_bval
+from bids_gevnet.bids.gradient_files import GradientTable, read_gradient_table
+from bids_gevnet.bids.images import check_image, read_header, require_series
 from bids_gevnet.bids.records import DiffusionRun, Participant
+from bids_gevnet.dwi.phase_encoding import Relation, relate
 from bids_gevnet.dwi.shells import find_shells
 
 _GRID_TOLERANCE_MM = 0.1
 """Scanners write the same prescription with rounding errors of this size at most."""
 
 _SHELL_TOLERANCE = 100.0
+_NEVER_JOINED = ("echo", "rec")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +69,28 @@ def _scan(runs: Sequence[DiffusionRun], *, alone: bool) -> Scan:
     return Scan(entities=shared, runs=tuple(runs))
 
 
+def run_gradients(run: DiffusionRun, *, b0_threshold: float) -> GradientTable:
+    """Read the gradients of a run."""
+    return read_gradient_table(
+        run.image,
+        run.bval,
+        run.bvec,
+        n_volumes=require_series(run.image, check_image(run.image)),
+        b0_threshold=b0_threshold,
+    )
+
+
 def _fit(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: float) -> bool:
-    return _same_grid(first, second) and _same_shells(first, second, b0_threshold=b0_threshold)
+    return (
+        relate(first.encoding, second.encoding) is not Relation.UNKNOWN
+        and all(first.entities.get(key) == second.entities.get(key) for key in _NEVER_JOINED)
+        and _same_grid(first, second)
+        and _same_shells(first, second, b0_threshold=b0_threshold)
+    )
 
 
 def _same_grid(first: DiffusionRun, second: DiffusionRun) -> bool:
-    one, other = (nib.Nifti1Image.from_filename(run.image) for run in (first, second))
+    one, other = (read_header(run.image) for run in (first, second))
     if one.shape[:3] != other.shape[:3]:
         return False
     corners = np.array([[i, j, k, 1] for i in (0, 1) for j in (0, 1) for k in (0, 1)])
@@ -84,7 +103,9 @@ def _same_shells(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: flo
     one, other = (
         [
             shell.b_value
-            for shell in find_shells(read_bval(run.bval), b0_threshold=b0_threshold).shells
+            for shell in find_shells(
+                run_gradients(run, b0_threshold=b0_threshold).bvals, b0_threshold=b0_threshold
+            ).shells
         ]
         for run in (first, second)
     )

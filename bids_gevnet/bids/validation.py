@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, printable
 
 _TIMEOUT_S = 3600
 
@@ -28,8 +28,9 @@ class ValidatorIssue:
         return top.removeprefix("sub-") if top.startswith("sub-") else None
 
     def __str__(self) -> str:
-        return f"{self.code} in {self.location or 'the dataset'}" + (
-            f": {self.message}" if self.message else ""
+        return printable(
+            f"{self.code} in {self.location or 'the dataset'}"
+            + (f": {self.message}" if self.message else "")
         )
 
 

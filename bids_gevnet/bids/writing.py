@@ -1,15 +1,20 @@
 """Write files that appear whole or not at all, and are the same bytes every time.
 
-A file is written under a hidden name in its own folder and renamed when it is complete; a
-run that dies leaves at most the hidden part, which the next run writes over. gzip stamps
+A file is written under a hidden name of its own in its own folder and renamed when it is
+complete, so several processes may write the same file at once: the last one wins. A run that
+dies leaves at most the hidden part, which the next writer of that file removes. gzip stamps
 neither time nor name, so equal content means equal bytes.
 """
 
 import errno
+import fcntl
 import gzip
 import json
+import os
+import re
+import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +25,71 @@ from bids_gevnet.errors import ParticipantError
 
 # Noise hardly compresses: level 1 is six times faster than the usual 9 for 3 % more bytes.
 _GZIP_LEVEL = 1
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_ATTEMPTS = 100
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Give a hidden path to write to, and rename it to `path` if the block succeeds."""
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield part
-        part.replace(path)
+        _remove_abandoned_parts(path)
+        part, lock = _create_part(path)
+        try:
+            yield part
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+            os.close(lock)
     except OSError as error:
-        part.unlink(missing_ok=True)
         if error.errno in _DISK_FULL:
             raise ParticipantError(
                 expected=f"room on the disk for {path}",
-                found="none left",
-                remedy="free some space and run the same command again: it goes on from here",
+                found=f"none left ({error.strerror})",
+                remedy="free some space or raise the quota and run the same command again: it "
+                "resumes from here",
+            ) from error
+        if error.errno in _NOT_ALLOWED:
+            raise ParticipantError(
+                expected=f"permission to write {path}",
+                found=f"none ({error.strerror})",
+                remedy="ask the owner of the folder for it, or give another OUTPUT_DIR or "
+                "--work-dir",
             ) from error
         raise
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+
+
+def _create_part(path: Path) -> tuple[Path, int]:
+    """Create a hidden file that nobody else has, and hold a lock on it while it is written."""
+    for _ in range(_ATTEMPTS):
+        part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+        lock = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+        # File systems without locks have no tidying either.
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Before it was locked, another writer may have taken the part for an abandoned one.
+        if os.fstat(lock).st_nlink:
+            return part, lock
+        os.close(lock)
+    raise FileExistsError(errno.EEXIST, "every hidden name was taken", str(path))
+
+
+def _remove_abandoned_parts(path: Path) -> None:
+    """Remove what writers of this file left when they were killed: nobody holds its lock."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.part")
+    for part in path.parent.iterdir():
+        if pattern.fullmatch(part.name):
+            with suppress(OSError), part.open("r+b") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                part.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text as UTF-8."""
+    """Write text as UTF-8; half a surrogate pair, which has no bytes there, is escaped."""
     with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -88,9 +129,9 @@ def write_image(
     image.set_qform(affine, code=1)
     image.set_sform(affine, code=1)
     image.header.set_xyzt_units("mm", "sec" if data.ndim == 4 else None)
-    if scale is not None:
-        # Scaling is set after the data: nibabel would divide by it otherwise.
-        image.header.set_slope_inter(scale, 0)
+    # nibabel leaves both NaN where nothing is scaled, and FSL multiplies integers by them. They
+    # are set after the data, which nibabel would divide by them otherwise.
+    image.header.set_slope_inter(1.0 if scale is None else scale, 0.0)
     with replacing(path) as part, part.open("wb") as raw:
         if path.suffix != ".gz":
             _stream_image(raw, image, data)

@@ -13,7 +13,7 @@ from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.parser import Request
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, printable
 from bids_gevnet.settings import to_toml
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def summary(output_dir: Path) -> str:
     if not left_out:
         lines += _wrapped("No site was left out: ", _why_no_site(metrics))
     for text in metrics["warnings"]:
-        lines += _wrapped("warning: ", _plain(text))
+        lines += _wrapped("warning: ", printable(text))
     lines.append(f"Held-out predictions: {output_dir / 'group_predictions.tsv'}")
     lines.append(f"All figures: {output_dir / 'group_metrics.json'}")
     lines.append("Research use only; not for diagnosis.")
@@ -156,7 +156,7 @@ def summary(output_dir: Path) -> str:
 
 def _task_lines(task: dict[str, Any]) -> list[str]:
     """One task: networks with their intervals, what simpler models reach, sites left out."""
-    head = f"{_plain(task['title'])}: {task['n_participants']} participants"
+    head = f"{printable(task['title'])}: {task['n_participants']} participants"
     lines = [_short(head, _WIDTH), f"{'':<{_NAME}}{'balanced accuracy':<21}ROC AUC"]
     for scheme in ("folds", "leave-site-out"):
         own = [model for model in task["models"] if scheme in model["schemes"]]
@@ -183,15 +183,10 @@ def _cell(value: dict[str, Any]) -> str:
 
 def _why_no_site(metrics: dict[str, Any]) -> str:
     reasons = dict.fromkeys(
-        f"{_plain(entry['site'])}: {_plain(entry['reason'])}"
+        f"{printable(entry['site'])}: {printable(entry['reason'])}"
         for entry in metrics["leave_site_out"]
     )
     return "; ".join(reasons)
-
-
-def _plain(text: str) -> str:
-    """Show text from a dataset without what a terminal would obey."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _short(text: str, width: int) -> str:

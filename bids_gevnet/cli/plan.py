@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bids_gevnet.bids.records import DiffusionRun, Participant
+from bids_gevnet.errors import printable
 from bids_gevnet.settings import Settings, to_toml
 
 
@@ -14,7 +15,9 @@ def describe_participants(participants: Sequence[Participant], settings: Setting
     for participant in participants:
         mark = "" if participant.usable else "  [cannot be processed]"
         lines.append(f"  sub-{participant.label}{mark}")
-        lines += [f"    {_describe_run(run)}" for run in participant.runs]
+        for run in participant.runs:
+            lines.append(f"    {_describe_run(run)}")
+            lines += [f"      note: {printable(note)}" for note in run.notes]
         lines += [f"    problem: {problem}" for problem in participant.problems]
     lines += ["", "with these settings:", *_indented(to_toml(settings))]
     return "\n".join(lines)
@@ -28,12 +31,16 @@ def describe_labels(labels: Iterable[str | None], column: str) -> str:
 
 
 def _describe_run(run: DiffusionRun) -> str:
-    parts = [run.image.name, f"phase encoding {run.phase_encoding or 'unknown'}"]
+    parts = [run.image.name, f"phase encoding {_encoding(run)}"]
     if run.fieldmaps:
         parts.append(f"{len(run.fieldmaps)} fieldmap image(s)")
     if run.t1w is not None:
         parts.append(run.t1w.name)
     return ", ".join(parts)
+
+
+def _encoding(run: DiffusionRun) -> str:
+    return "unknown" if run.encoding.is_guess else run.encoding.direction
 
 
 def _indented(text: str) -> list[str]:

@@ -51,6 +51,17 @@ class Conformed:
     n_not_finite: int
 
 
+def drop_unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Leave out axes of length 1 behind the fourth, which some converters add.
+
+    >>> drop_unit_axes((96, 96, 60, 33, 1))
+    (96, 96, 60, 33)
+    """
+    while len(shape) > 4 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
 def ras_order(affine: ArrayLike) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
     """Return which voxel axis runs along R, A and S, and with which sign.
 

@@ -157,6 +157,30 @@ def rotate_bvecs(bvecs_ras: ArrayLike, transforms: ArrayLike) -> NDArray[np.floa
     return np.asarray(np.einsum("nij,nj->ni", rotation, table))
 
 
+def unit_directions(
+    bvecs: NDArray[np.floating[Any]], weighted: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Give every direction length 1, and volumes without diffusion weighting a zero row.
+
+    Files hold two to six digits, so their vectors are a little too long or too short; the vector
+    of a b0 has no meaning and may be anything, NaN included.
+
+    Parameters
+    ----------
+    bvecs : (n, 3) array
+    weighted : (n,) array of bool
+        Volumes with diffusion weighting; their vectors must not be zero.
+
+    Returns
+    -------
+    directions : (n, 3) array
+    """
+    directions = np.zeros(np.shape(bvecs), np.float64)
+    directions[weighted] = bvecs[weighted]
+    directions[weighted] /= np.linalg.norm(directions[weighted], axis=1, keepdims=True)
+    return directions
+
+
 def direction_angle_deg(
     first: NDArray[np.floating[Any]], second: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:

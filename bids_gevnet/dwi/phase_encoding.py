@@ -7,27 +7,50 @@ FSL's table of acquisition parameters (acqp) has one row per phase-encoding dire
 time: a unit vector in voxel axes and seconds. A wrong readout time common to all rows scales the
 field that is estimated and not the displacement, so a stated dummy does no harm to the corrected
 images; it does when rows have different times, or when a field map in Hz comes from elsewhere.
+
+Some scanners state the axis and not its sign. Then the way the protocol was called tells it, "AP"
+for instance: from anterior to posterior, which is "j-" where voxels are counted towards anterior.
+A sign that nobody tells is unknown, and unknown is never taken for equal.
 """
 
 from __future__ import annotations
 
+import enum
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.dwi.conform import ras_order
 from bids_gevnet.errors import ParticipantError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 DUMMY_READOUT_S = 0.05
 _LONGEST_READOUT_S = 1.0
 """A readout of a second or more is milliseconds written as seconds."""
 
+_NO_NUMBER = 1e300
+
 _VECTORS = {"i": (1, 0, 0), "j": (0, 1, 0), "k": (0, 0, 1)}
+_DIRECTIONS = tuple(axis + sign for axis in _VECTORS for sign in ("", "-"))
+
+_WORLD = {"R": (0, 1), "L": (0, -1), "A": (1, 1), "P": (1, -1), "S": (2, 1), "I": (2, -1),
+          "H": (2, 1), "F": (2, -1)}  # fmt: skip
+"""Letters of anatomical directions: world axis and sign in RAS; H and F are head and feet."""
+
+_PAIRS = "AP|PA|LR|RL|HF|FH|SI|IS"
+_WORDS = re.compile(rf"(?<![A-Za-z])(?:{_PAIRS}|ap|pa|lr|rl)(?![A-Za-z])")
+"""Directions in running text; "is" and "si" are words of other meaning in small letters."""
+
+LEAST_SHARE_EXPLAINED = 0.5
+"""Share of the disagreement of two b0s that a field has to explain to make them opposite. It
+explained 0.75 between the b0s of two real pairs (UIH, Siemens), and at most 0.3 between a b0 and
+its own copy after 2° of motion and noise."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +64,16 @@ class ReadoutTime:
 
 @dataclass(frozen=True)
 class PhaseEncoding:
-    """Phase-encoding direction in BIDS spelling ("j-"), and where it comes from."""
+    """Phase-encoding direction in BIDS spelling ("j-"), and where it comes from.
+
+    ``is_guess`` where the sidecar does not tell the direction, or not its sign, and nothing else
+    does; ``is_inferred`` where the protocol's name told it.
+    """
 
     direction: str
     source: str
     is_guess: bool = False
+    is_inferred: bool = False
 
     @property
     def vector(self) -> tuple[int, int, int]:
@@ -59,7 +87,8 @@ def _positive(metadata: Mapping[str, Any], key: str) -> float | None:
     value = metadata.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if np.isfinite(value) and value > 0 else None
+    # Compared before it is converted: JSON may hold integers that no float can.
+    return float(value) if 0 < value < _NO_NUMBER else None
 
 
 def _readout_candidates(
@@ -114,7 +143,18 @@ def readout_time(metadata: Mapping[str, Any], fallback_s: float | None = None) -
     )
 
 
-def phase_encoding(metadata: Mapping[str, Any], guess: str = "j") -> PhaseEncoding:
+def is_direction(value: object) -> bool:
+    """Tell whether a value is one of the directions that BIDS knows: i, i-, j, j-, k, k-."""
+    return isinstance(value, str) and value in _DIRECTIONS
+
+
+def phase_encoding(
+    metadata: Mapping[str, Any],
+    guess: str = "j",
+    *,
+    label: str = "",
+    affine: ArrayLike | None = None,
+) -> PhaseEncoding:
     """Return the phase-encoding direction, or a guess that says it is one.
 
     Parameters
@@ -122,7 +162,11 @@ def phase_encoding(metadata: Mapping[str, Any], guess: str = "j") -> PhaseEncodi
     metadata : mapping
         The sidecar of the scan.
     guess : str
-        Direction when the sidecar has none; most brain scans are encoded along the second axis.
+        Direction when nothing tells it; most brain scans are encoded along the second axis.
+    label : str
+        The `dir-` entity of the file's name, empty if it has none.
+    affine : (4, 4) array, optional
+        Voxel to world RAS; without it names such as "AP" cannot be turned into voxel axes.
 
     Returns
     -------
@@ -130,18 +174,31 @@ def phase_encoding(metadata: Mapping[str, Any], guess: str = "j") -> PhaseEncodi
     """
     stated = metadata.get("PhaseEncodingDirection")
     if stated is not None:
-        if str(stated) not in {axis + sign for axis in _VECTORS for sign in ("", "-")}:
+        if not is_direction(stated):
             raise ParticipantError(
                 expected="a PhaseEncodingDirection of i, i-, j, j-, k or k-",
-                found=repr(stated),
-                remedy="repair the sidecar of the scan",
+                found=f"{stated!r:.60}",
+                remedy="correct the sidecar of the scan",
             )
-        return PhaseEncoding(str(stated), f"{stated} from PhaseEncodingDirection")
+        return PhaseEncoding(stated, f"{stated} from PhaseEncodingDirection")
     axis = metadata.get("PhaseEncodingAxis")
-    if isinstance(axis, str) and axis[:1] in _VECTORS:
+    axis = axis[0] if isinstance(axis, str) and axis[:1] in _VECTORS else None
+    named = [] if affine is None else list(_named_directions(metadata, label, affine))
+    for direction, source in named:
+        if axis in {None, direction[0]}:
+            contradictions = [
+                f"; {other_source} would make it {other}"
+                for other, other_source in named
+                if are_opposite(direction, other)
+            ]
+            what = "its sign" if axis else "axis and sign"
+            text = f"{direction}, {what} from {source}, because the sidecar does not state it"
+            return PhaseEncoding(direction, text + "".join(contradictions), is_inferred=True)
+    if axis:
         return PhaseEncoding(
-            axis[0],
-            f"{axis[0]} from PhaseEncodingAxis; its sign is not in the sidecar and was taken as +",
+            axis,
+            f"{axis} from PhaseEncodingAxis; neither the sidecar nor the file's name tells its "
+            "sign, which was taken as +",
             is_guess=True,
         )
     return PhaseEncoding(
@@ -150,6 +207,29 @@ def phase_encoding(metadata: Mapping[str, Any], guess: str = "j") -> PhaseEncodi
         "for along this axis, and susceptibility was not",
         is_guess=True,
     )
+
+
+def _named_directions(
+    metadata: Mapping[str, Any], label: str, affine: ArrayLike
+) -> Iterator[tuple[str, str]]:
+    """Yield the directions that names tell, the most trustworthy first, with their sources."""
+    description = str(metadata.get("SeriesDescription") or "")
+    displayed = str(metadata.get("PhaseEncodingDirectionDisplayed") or "")
+    words = {word.upper() for word in _WORDS.findall(description)}
+    candidates = [
+        (label.upper(), f"the file's name (dir-{label})"),
+        # A description of both directions tells none.
+        (words.pop() if len(words) == 1 else "", f"SeriesDescription ({description:.60})"),
+        (
+            re.sub(r"[^A-Z]", "", displayed.upper()),
+            f"PhaseEncodingDirectionDisplayed ({displayed:.20})",
+        ),
+    ]
+    axes, signs = ras_order(affine)
+    for word, source in candidates:
+        if word in _PAIRS.split("|"):
+            world, sign = _WORLD[word[1]]  # "AP" runs towards P
+            yield "ijk"[axes[world]] + ("" if sign == signs[world] else "-"), source
 
 
 def reorder_phase_encoding(
@@ -177,6 +257,52 @@ def reorder_phase_encoding(
 def are_opposite(first: str, second: str) -> bool:
     """Tell whether two directions lie on one axis and point apart."""
     return first[0] == second[0] and first != second
+
+
+class Relation(enum.Enum):
+    """How the phase encodings of two scans relate to each other."""
+
+    EQUAL = "equal"
+    OPPOSITE = "opposite"
+    CROSSED = "along different axes"
+    UNKNOWN = "equal or opposite, which nobody tells"
+
+
+def relate(first: PhaseEncoding, second: PhaseEncoding) -> Relation:
+    """Relate two phase encodings; one that is a guess is neither equal nor opposite to any."""
+    if first.is_guess or second.is_guess:
+        return Relation.UNKNOWN
+    if first.direction == second.direction:
+        return Relation.EQUAL
+    if are_opposite(first.direction, second.direction):
+        return Relation.OPPOSITE
+    return Relation.CROSSED
+
+
+def resolve_relation(correlation_as_equal: float, correlation_as_opposite: float) -> Relation:
+    """Decide from the images whether two unknown phase encodings are equal or opposite.
+
+    Both are tried: as equal, the b0s should match as they are; as opposite, once a
+    susceptibility field has been estimated and undone in both. A field has many parameters and
+    always explains a little, so it has to explain a fair share of what separates the two.
+
+    Parameters
+    ----------
+    correlation_as_equal : float
+        Of the b0s after rigid alignment, without a field.
+    correlation_as_opposite : float
+        Of the b0s corrected by the field that makes them most alike.
+
+    Returns
+    -------
+    relation : Relation
+        EQUAL or OPPOSITE; UNKNOWN where a correlation is not a number.
+    """
+    apart = 1 - correlation_as_equal
+    explained = correlation_as_opposite - correlation_as_equal
+    if not np.isfinite(explained):
+        return Relation.UNKNOWN
+    return Relation.OPPOSITE if explained > LEAST_SHARE_EXPLAINED * apart else Relation.EQUAL
 
 
 def acquisition_rows(

@@ -27,6 +27,10 @@ MIN_DIRECTIONS = 6
 ENOUGH_DIRECTIONS = 15
 """Directions that make a shell a sensible default: those of spherical harmonics of degree 4."""
 
+SAME_AXIS_DEG = 2.0
+"""Axes nearer than this are one: two digits move a direction by half a degree, and the denser of
+real schemes keep more than five between their directions."""
+
 
 @dataclass(frozen=True)
 class Shell:
@@ -136,6 +140,32 @@ def choose_shell(
         )
     target = PREFERRED_B if wanted is None else wanted
     return min(fit, key=lambda shell: (abs(shell.b_value - target), -shell.n_directions))
+
+
+def count_directions(bvecs: ArrayLike, *, tolerance_deg: float = SAME_AXIS_DEG) -> int:
+    """Count distinct axes: g and -g are one, and so is a repeat within the tolerance.
+
+    Parameters
+    ----------
+    bvecs : (n, 3) array
+        Of any length; zero rows and rows that are not finite are no axes.
+    tolerance_deg : float
+
+    Returns
+    -------
+    count : int
+    """
+    table = np.asarray(bvecs, dtype=np.float64).reshape(-1, 3)
+    lengths = np.linalg.norm(table, axis=1)
+    usable = np.isfinite(lengths) & (lengths > 0)
+    axes = table[usable] / lengths[usable, None]
+    counted = np.zeros(len(axes), bool)
+    count = 0
+    for index, axis in enumerate(axes):
+        if not counted[index]:
+            count += 1
+            counted |= np.abs(axes @ axis) >= np.cos(np.deg2rad(tolerance_deg))
+    return count
 
 
 def mean_volume(data: NDArray[np.floating[Any]], volumes: NDArray[np.intp]) -> NDArray[np.float32]:

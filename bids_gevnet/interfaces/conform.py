@@ -12,7 +12,7 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.bids.gradient_files import read_bval, read_bvec
+from bids_gevnet.bids.gradient_files import read_gradient_table
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
 from bids_gevnet.interfaces.series import Series, read_image, write_facts, write_series
@@ -46,14 +46,17 @@ class Conform(SimpleInterface):
     def _run_interface(self, runtime: Any) -> Any:
         folder = Path(runtime.cwd)
         data, affine = read_image(self.inputs.image)
-        bvals = read_bval(Path(self.inputs.bval))
-        bvecs = read_bvec(Path(self.inputs.bvec))
-        # The vector of a b0 has no meaning and may be anything, NaN included.
-        weighted = bvals > self.inputs.b0_threshold
-        bvecs[~weighted] = 0
-        # Files have three to six digits, and the checks let a few per cent pass.
-        bvecs[weighted] /= np.linalg.norm(bvecs[weighted], axis=1, keepdims=True)
-        conformed = conform(data, affine, bvecs_fsl_to_ras(bvecs, affine))
+        table = read_gradient_table(
+            Path(self.inputs.image),
+            Path(self.inputs.bval),
+            Path(self.inputs.bvec),
+            n_volumes=data.shape[3],
+            b0_threshold=self.inputs.b0_threshold,
+        )
+        bvals = table.bvals
+        # What the scanner computed from the other volumes follows them, and has no gradient.
+        data = data[..., : len(bvals)]
+        conformed = conform(data, affine, bvecs_fsl_to_ras(table.bvecs, affine))
         assert conformed.bvecs_ras is not None
         series = Series(conformed.data, conformed.affine, bvals, conformed.bvecs_ras)
         image, gradients = write_series(folder, series)

@@ -14,7 +14,7 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.bids.gradient_files import read_bval, read_bvec
+from bids_gevnet.bids.gradient_files import read_gradient_table
 from bids_gevnet.dwi.coherence import Coherence, check_coherence
 from bids_gevnet.dwi.conform import ras_order
 from bids_gevnet.dwi.quality import assess_quality
@@ -71,16 +71,21 @@ class MeasureQuality(SimpleInterface):
     def _coherence(self, mask: npt.NDArray[np.bool_]) -> Coherence:
         """Check the table of the raw run, so that what is found can be mended in its file."""
         data, affine = read_image(self.inputs.raw_image)
-        bvals = read_bval(Path(self.inputs.raw_bval))
-        bvecs = read_bvec(Path(self.inputs.raw_bvec))
-        shells = find_shells(bvals, b0_threshold=self.inputs.b0_threshold)
+        table = read_gradient_table(
+            Path(self.inputs.raw_image),
+            Path(self.inputs.raw_bval),
+            Path(self.inputs.raw_bvec),
+            n_volumes=data.shape[3],
+            b0_threshold=self.inputs.b0_threshold,
+        )
+        shells = find_shells(table.bvals, b0_threshold=self.inputs.b0_threshold)
         volumes = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
         return check_coherence(
             np.nan_to_num(data[..., volumes]),
             to_raw_axes(mask, affine),
             affine,
-            bvals[volumes],
-            np.nan_to_num(bvecs[volumes]),
+            table.bvals[volumes],
+            table.bvecs[volumes],
             b0_threshold=self.inputs.b0_threshold,
         )
 

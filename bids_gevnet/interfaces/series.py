@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bids_gevnet.bids.images import load_image
 from bids_gevnet.bids.writing import write_image, write_json, write_text
 
 FloatArray = npt.NDArray[np.float64]
@@ -42,13 +43,10 @@ class Series:
 
 def read_image(path: str | Path) -> tuple[npt.NDArray[Any], FloatArray]:
     """Read an image, mapped into memory where the file allows it; float64 becomes float32."""
-    import nibabel as nib
-
-    image = nib.load(path)
-    data = np.asanyarray(image.dataobj)
+    data, affine = load_image(Path(path))
     if data.dtype == np.float64 or not data.dtype.isnative:
         data = data.astype(np.float32)
-    return data, np.asarray(image.affine, dtype=np.float64)
+    return data, affine
 
 
 def read_mask(path: str | Path) -> tuple[npt.NDArray[np.bool_], FloatArray]:

@@ -26,7 +26,7 @@ from bids_gevnet.dwi.registration import (
     register_rigid,
     register_to_template,
 )
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, ParticipantError
 from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
 from bids_gevnet.settings import PreprocessingSettings
 
@@ -86,7 +86,7 @@ def load_template(path: Path | None) -> Template:
 
     try:
         data, affine = read_image(path)
-    except (OSError, ValueError, ImageFileError) as error:
+    except (OSError, ValueError, ImageFileError, ParticipantError) as error:
         raise InputError(
             expected="a NIfTI image for --template",
             found=f"{path} ({error})",

@@ -69,6 +69,8 @@ def _acquisition(scan: ScanEvidence) -> Iterator[Finding]:
             run.get("readout_source")
         ):
             yield Finding("note", f"Readout time{where}: {run['readout_source']}.", "acquisition")
+        for note in run.get("notes", []):
+            yield Finding("note", f"Input{where}: {note}.", "acquisition")
 
 
 def _conform(scan: ScanEvidence) -> Iterator[Finding]:

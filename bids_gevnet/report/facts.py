@@ -52,6 +52,7 @@ RUN_KINDS: Mapping[str, Mapping[str, Check]] = {
         "readout_is_dummy": _is_flag,
         "fieldmaps": _is_list_of(_is_text),
         "t1w": _is_text,
+        "notes": _is_list_of(_is_text),
     },
     "conform": {
         "shape": _is_list_of(_is_count),

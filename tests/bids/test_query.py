@@ -36,7 +36,7 @@ def test_finds_every_run_with_its_files(dataset):
         dataset.dwi(extension) for extension in (".nii.gz", ".bval", ".bvec")
     )
     assert run.metadata["TotalReadoutTime"] == 0.05
-    assert run.phase_encoding == "j"
+    assert run.encoding.direction == "j"
     assert run.t1w is None
 
 
@@ -145,7 +145,7 @@ def test_fieldmaps_meant_for_a_run_are_found(dataset, link):
     (folder / "sub-01_dir-AP_epi.json").write_text(json.dumps(about))
     (fieldmap,) = find(dataset)[0].runs[0].fieldmaps
     assert fieldmap.image.name == "sub-01_dir-AP_epi.nii.gz"
-    assert fieldmap.phase_encoding == "j-"
+    assert fieldmap.encoding.direction == "j-"
 
 
 def test_series_of_b0s_alone_serves_as_fieldmap(dataset):

@@ -3,7 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
+from bids_gevnet.dwi.shells import (
+    choose_shell,
+    count_directions,
+    divide_by_b0,
+    find_shells,
+    mean_volume,
+)
 from bids_gevnet.errors import ParticipantError
 
 
@@ -104,3 +110,45 @@ def test_mean_volume():
     data = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
     expected = data[..., [0, 3]].mean(axis=-1)
     np.testing.assert_allclose(mean_volume(data, np.array([0, 3])), expected, rtol=1e-6, atol=1e-7)
+
+
+def spread_axes(count):
+    """Axes on a spiral over half the sphere, at least ten degrees apart for up to 60."""
+    i = np.arange(count) + 0.5
+    z, turn = i / count, np.pi * (1 + 5**0.5) * i
+    axes = np.stack([np.sqrt(1 - z**2) * np.cos(turn), np.sqrt(1 - z**2) * np.sin(turn), z], 1)
+    between = np.abs(axes @ axes.T) - np.eye(count)
+    assert between.max() < np.cos(np.deg2rad(10))
+    return axes
+
+
+class TestCountDirections:
+    def test_a_vector_that_is_too_short_ends_the_count(self):
+        assert count_directions(np.array([[0.895, 0.445, 0.0]])) == 1
+
+    @given(
+        st.integers(1, 60),
+        st.integers(2, 6),
+        st.lists(st.tuples(st.integers(0, 59), st.booleans(), st.floats(0.95, 1.05)), max_size=90),
+        st.randoms(use_true_random=False),
+    )
+    def test_digits_lengths_repeats_and_antipodes_do_not_matter(
+        self, count, digits, repeats, random
+    ):
+        axes = spread_axes(count)
+        rows = [*axes, *((-1) ** flip * length * axes[i % count] for i, flip, length in repeats)]
+        random.shuffle(rows)
+        assert count_directions(np.round(rows, digits)) == count
+
+    @given(
+        st.lists(
+            st.tuples(*[st.floats(allow_nan=True, allow_infinity=True, width=32)] * 3), max_size=20
+        )
+    )
+    def test_any_numbers_come_to_an_end(self, rows):
+        with np.errstate(over="ignore", invalid="ignore"):
+            count = count_directions(np.array(rows, dtype=float).reshape(-1, 3))
+        assert 0 <= count <= len(rows)
+
+    def test_no_axis_in_zeros_and_nans(self):
+        assert count_directions(np.array([[0, 0, 0], [np.nan, 0, 1], [0, 0, 1]])) == 1
