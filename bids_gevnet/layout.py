@@ -4,11 +4,14 @@ Every path a user gives is made absolute where the command line is parsed; from 
 handed one of these objects, or a path taken from one, and never compute a place themselves.
 """
 
+import contextlib
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 Level = Literal["participant", "group"]
+_WORKFLOWS = ("participant", "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,13 @@ class WorkLayout:
     def caches(self) -> Path:
         """Caches of libraries, because HOME may be read-only or missing."""
         return self.root / "cache"
+
+    def remove(self) -> None:
+        """Remove what the app made here; what somebody else keeps in the folder stays."""
+        for folder in (self.caches, self.crash_files, *(self.root / n for n in _WORKFLOWS)):
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
 
     @property
     def crash_files(self) -> Path:

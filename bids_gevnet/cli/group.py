@@ -12,6 +12,7 @@ from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.locks import locked
+from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError, printable
 from bids_gevnet.settings import to_toml
@@ -84,6 +85,7 @@ def _run(request: Request, study: "StudyContext") -> int:
     from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
 
     execution = request.settings.execution
+    open_log_file(request.output, "group")
     write_description(request.output_dir, request.bids_dir)
     write_text(request.output.settings_file("group"), to_toml(request.settings))
     workflow = init_group_wf(study)

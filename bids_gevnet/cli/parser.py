@@ -6,9 +6,10 @@ file of `--config-file` can fill it, and `bids_gevnet.settings` the rest.
 
 import argparse
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NoReturn, cast, get_args
 
 from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
@@ -81,12 +82,13 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
     level = cast("AnalysisLevel", values.pop("analysis_level"))
     action = cast("Action", values.pop("action", "run"))
     config_file = values.pop("config_file", None)
+    values.pop("notrack", None)
     tables: dict[str, dict[str, Any]] = {} if config_file is None else read_settings(config_file)
     for name, value in values.items():
         plain = str(value) if isinstance(value, Path) else value
         tables.setdefault(_section_of(name), {})[name] = plain
     settings = Settings.from_tables(tables, source="the command line")
-    _check_folders(bids_dir, output_dir)
+    _check_folders(bids_dir, output_dir, settings.execution.work_dir)
     if settings.learning.network != ALL:
         find_network(settings.learning.network, classifies_scans=True)
     return Request(
@@ -98,9 +100,25 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
     )
 
 
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that knows what a mistyped option was probably meant to be."""
+
+    def error(self, message: str) -> NoReturn:
+        """Add the nearest option to argparse's sentence, and exit with 2."""
+        known = [text for action in self._actions for text in action.option_strings]
+        hints = [
+            f"did you mean {near[0]}?"
+            for word in message.split()
+            if word.startswith("--")
+            and word.split("=")[0] not in known
+            and (near := difflib.get_close_matches(word.split("=")[0], known, n=1))
+        ]
+        super().error("; ".join([message, *hints]))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Build the whole parser."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bids_gevnet",
         # Positional arguments first: an option with several values would swallow them.
         usage="bids_gevnet BIDS_DIR OUTPUT_DIR {participant,group} [options]",
@@ -128,7 +146,17 @@ def _default(name: str) -> Any:
     return getattr(getattr(Settings(), _section_of(name)), name)
 
 
-def _check_folders(bids_dir: Path, output_dir: Path) -> None:
+def _check_folders(bids_dir: Path, output_dir: Path, work_dir: Path | None) -> None:
+    if (
+        work_dir is not None
+        and work_dir.resolve().is_relative_to(bids_dir.resolve())
+        and not work_dir.resolve().is_relative_to(output_dir.resolve())
+    ):
+        raise InputError(
+            expected="a --work-dir outside of BIDS_DIR, which is never written to",
+            found=str(work_dir),
+            remedy="give a folder elsewhere, or leave --work-dir out to use OUTPUT_DIR/work",
+        )
     if output_dir.resolve() == bids_dir.resolve():
         raise InputError(
             expected="an OUTPUT_DIR other than BIDS_DIR, which is never written to",
@@ -202,12 +230,29 @@ def _add_execution(parser: argparse.ArgumentParser) -> None:
         help="intermediate files, kept for restarts (default: OUTPUT_DIR/work)",
     )
     group.add_argument(
-        "--nprocs", type=int, metavar="N", help="processes at once (default: all cores)"
+        "--nprocs",
+        "--n-cpus",
+        "--n_cpus",
+        "--nthreads",
+        type=int,
+        metavar="N",
+        help="processes at once (default: all cores)",
     )
     group.add_argument(
-        "--omp-nthreads", type=int, metavar="N", help="threads per process (default: at most 8)"
+        "--omp-nthreads",
+        "--omp_nthreads",
+        type=int,
+        metavar="N",
+        help="threads per process (default: at most 8)",
     )
-    group.add_argument("--mem-mb", type=int, metavar="MB", help="memory to plan with")
+    group.add_argument(
+        "--mem-mb", "--mem_mb", "--mem", type=int, metavar="MB", help="memory to plan with"
+    )
+    group.add_argument(
+        "--notrack",
+        action="store_true",
+        help="accepted for compatibility: nothing is ever tracked or sent",
+    )
     group.add_argument(
         "--use-plugin", type=Path, metavar="FILE", help="TOML or YAML naming a Nipype plugin"
     )

@@ -13,6 +13,7 @@ from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.locks import locked
+from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
@@ -76,6 +77,7 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
 
+    open_log_file(request.output, "participant")
     crash_dir = make_crash_dir(request.work)
     write_description(
         request.output_dir, request.bids_dir, container=os.environ.get(CONTAINER_TAG)
@@ -110,7 +112,7 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     for failure in failures:
         shutil.copy(failure.crash_file, kept / failure.crash_file.name)
     if not failures and execution.clean_workdir:
-        shutil.rmtree(request.work.root)
+        request.work.remove()
     return [
         f"{f.owner}: {STAGES.get(f.stage, f.stage)}: {f.message} "
         f"(details: {kept / f.crash_file.name})"

@@ -51,18 +51,26 @@ class WorkflowProgress:
             total=total,
             unit="step",
             disable=total is None or not sys.stderr.isatty(),
-            bar_format="{percentage:3.0f} % |{bar}| {n_fmt}/{total_fmt} steps, {elapsed}",
+            bar_format="{percentage:3.0f} % |{bar}| {elapsed}{postfix}",
         )
+        self._total = total or 0
+        self._running: dict[str, str] = {}
+        self._begun = time.monotonic()
 
     def __call__(self, node: Any, status: str) -> None:
         """Take note of a node that starts, ends or fails."""
         name = node.fullname
+        stage = self.stage(node.name)
         if status == "start":
             self._started[name] = time.monotonic()
+            if stage is not None:
+                self._running[name] = f"{self._owner(name)} {stage}".strip()
+            self._show()
             return
         started = self._started.get(name)
+        self._running.pop(name, None)
         self._bar.update()
-        stage = self.stage(node.name)
+        self._show()
         # Nipype also reports the end of nodes that never ran because one before them failed.
         if started is None or (stage is None and status == "end"):
             return
@@ -74,6 +82,20 @@ class WorkflowProgress:
         self._bar.refresh()
         if status == "end":
             self._record(node)
+
+    def _show(self) -> None:
+        """Show what is running and how long the rest will take at the pace so far."""
+        if self._bar.disable:
+            return
+        done = self._bar.n
+        parts = list(self._running.values())[:3]
+        if len(self._running) > 3:
+            parts.append(f"{len(self._running) - 3} more")
+        # The first tenth says little about the rest: fast stages come first.
+        if done >= max(10, self._total // 10):
+            left = (time.monotonic() - self._begun) * (self._total - done) / done
+            parts.insert(0, f"about {_duration(left)} left")
+        self._bar.set_postfix_str("; ".join(parts))
 
     def stage(self, node_name: str) -> str | None:
         """Describe a node for people; None for plumbing."""
@@ -106,3 +128,12 @@ class WorkflowProgress:
     def close(self) -> None:
         """Take the bar off the terminal."""
         self._bar.close()
+
+
+def _duration(seconds: float) -> str:
+    """Say a duration as a person would."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -5,42 +5,59 @@ import sys
 from collections.abc import Sequence
 
 from bids_gevnet.cli.parser import Request, parse_request
-from bids_gevnet.errors import BidsGevnetError, InputError
-
-_INTERRUPTED = 130
-_LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG)
+from bids_gevnet.cli.signals import stopping_on_signals
+from bids_gevnet.errors import BidsGevnetError, InputError, StoppedError, WorkflowBuildError
 
 log = logging.getLogger("bids_gevnet")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    request: Request | None = None
     try:
-        request = parse_request(argv)
-        _start_logging(request.settings.execution.verbose)
-        _quieten_libraries()
-        return _run_group(request) if request.level == "group" else _run_participant(request)
+        with stopping_on_signals():
+            request = parse_request(argv)
+            return _run(request)
     except BidsGevnetError as error:
         print(f"bids_gevnet: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("bids_gevnet: interrupted; run the same command to go on", file=sys.stderr)
-        return _INTERRUPTED
+    except StoppedError as stop:
+        print(f"bids_gevnet: {stop}", file=sys.stderr)
+        return stop.exit_code
+    except BrokenPipeError:
+        return 1  # whoever read our output has gone
+    except MemoryError as error:
+        return _tell_unforeseen(
+            error, request, "more memory, fewer --nprocs or a coarser --output-resolution"
+        )
+    except Exception as error:  # noqa: BLE001 - the last resort: a sentence, not a traceback
+        return _tell_unforeseen(error, request, "report it with that file")
 
 
-def _quieten_libraries() -> None:
+def _run(request: Request) -> int:
     # Late, like all imports that bring more than the standard library.
     from bids_gevnet.cli.environment import quieten_libraries
+    from bids_gevnet.cli.logs import close_log_files, start_logging
 
+    start_logging(request.settings.execution.verbose)
     quieten_libraries()
+    try:
+        return _run_group(request) if request.level == "group" else _run_participant(request)
+    finally:
+        close_log_files()
 
 
-def _start_logging(verbose: int) -> None:
-    logging.basicConfig(
-        level=_LEVELS[min(verbose, len(_LEVELS) - 1)],
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
+def _tell_unforeseen(error: BaseException, request: Request | None, remedy: str) -> int:
+    from bids_gevnet.cli.logs import save_traceback
+
+    kept = save_traceback(error, request.output if request is not None else None)
+    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    print(
+        f"bids_gevnet: stopped by an error that was not foreseen ({text}). What to do: {remedy}; "
+        f"details: {kept}",
+        file=sys.stderr,
     )
+    return WorkflowBuildError.exit_code
 
 
 def _validate(request: Request) -> None:
@@ -61,7 +78,7 @@ def _validate(request: Request) -> None:
         raise InputError(
             expected="a valid BIDS dataset",
             found=f"{len(of_dataset)} error(s), the first: {of_dataset[0]}",
-            remedy="mend them, or give --skip-bids-validation if you know they do not matter",
+            remedy="fix them, or give --skip-bids-validation if you know they do not matter",
         )
 
 
@@ -82,7 +99,7 @@ def _run_participant(request: Request) -> int:
     if request.action == "dry-run":
         from bids_gevnet.workflows.tools import choose_tools
 
-        choose_tools(settings.preprocessing)  # a program that is asked for and missing is said
+        choose_tools(settings.preprocessing)  # reports a program that was asked for and is missing
         print(describe_participants(participants, settings))
         return int(not all(participant.usable for participant in participants))
     if request.action == "boilerplate-only":

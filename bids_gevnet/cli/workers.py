@@ -46,6 +46,10 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
     pool: ProcessPoolExecutor
 
     def __init__(self, plugin_args: Mapping[str, Any] | None = None) -> None:
+        self._owners: dict[str, int] = {}
+        """Name of a participant or model to its turn."""
+        self._turns: list[int] = []
+        """Turn of every node, in Nipype's order."""
         # Heeded by the first worker's server only; later calls do no harm.
         multiprocessing.set_forkserver_preload(list(_PRELOADED))
         super().__init__(plugin_args=dict(plugin_args or {}))
@@ -59,8 +63,24 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         gc.freeze()
         try:
             super().run(*args, **options)
+        except BaseException:
+            self._end_workers()
+            raise
         finally:
             gc.unfreeze()
+
+    def _end_workers(self) -> None:
+        """End workers without waiting for what they are doing; their nodes run again next time."""
+        for process in list((self.pool._processes or {}).values()):  # noqa: SLF001
+            process.terminate()
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+    def _sort_jobs(self, jobids: Any, scheduler: str = "tsort") -> list[int]:  # noqa: ARG002
+        """Order nodes participant by participant, so that results come one after the other."""
+        for node in self.procs[len(self._turns) :]:  # those of a MapNode are added on the way
+            owner = ".".join(str(node.fullname).split(".")[:2])
+            self._turns.append(self._owners.setdefault(owner, len(self._owners)))
+        return sorted((int(job) for job in jobids), key=lambda job: (self._turns[job], job))
 
     def _start_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(

@@ -23,8 +23,11 @@ from bids_gevnet.errors import BidsGevnetError, InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""What SLURM sends before it takes a node away (--signal=USR1@120) or kills a job."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+"""What SLURM sends before it takes a node away (--signal=USR1@120) or kills a job, and Ctrl-C."""
+
+PATIENCE_S = 25
+"""A step that takes longer than this after a signal is given up; its checkpoint is older."""
 
 _TIMEOUT = timedelta(hours=2)  # the first process fits the harmonisation while others wait
 
@@ -158,13 +161,23 @@ def device_count(devices: str, *, cpus: int) -> tuple[int, bool]:
 
 
 class StopRequest:
-    """Remembers that a signal asked to stop; the loop looks between two steps."""
+    """Remembers that a signal asked to stop; the loop looks between two steps.
+
+    A second signal, or a step that does not end in `PATIENCE_S`, stops without waiting.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
 
     def _receive(self, number: int, _frame: object) -> None:
+        if self.received is not None:
+            raise _given_up("a second signal")
         self.received = number
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE_S)
+
+    @staticmethod
+    def _give_up(_number: int, _frame: object) -> None:
+        raise _given_up(f"a signal and a step that took more than {PATIENCE_S} s")
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
@@ -173,12 +186,27 @@ class StopRequest:
             yield self
             return
         before = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
+        before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._give_up)
         try:
             yield self
         finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    @property
+    def asked(self) -> bool:
+        """Whether this process has been asked to stop."""
+        return self.received is not None
+
     def agreed(self, processes: Processes) -> bool:
         """Whether any process has been asked to stop; the same answer in all of them."""
-        return processes.sum([float(self.received is not None)])[0] > 0
+        return processes.sum([float(self.asked)])[0] > 0
+
+
+def _given_up(found: str) -> TrainingInterrupted:
+    return TrainingInterrupted(
+        expected="to finish the step",
+        found=found,
+        remedy="run the same command again with --resume: it resumes from the last checkpoint",
+    )

@@ -12,6 +12,7 @@ P / n times the sum over its samples, and DistributedDataParallel averages gradi
 from __future__ import annotations
 
 import math
+import time
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.progress import TrainingProgress
 
     Row = dict[str, float | int | None]
+
+
+CHECKPOINT_EVERY_S = 300
+"""Seconds after which a checkpoint is written within an epoch, whatever happens."""
 
 
 class TrainingDiverged(BidsGevnetError):  # noqa: N818 - reads as the sentence it is
@@ -148,6 +153,7 @@ class TrainingLoop(ABC):
         )
         keep_on_sphere(self.optimiser, network)
         self.position = Position()
+        self._saved_at = time.monotonic()
 
     @abstractmethod
     def plan(self, epoch: int) -> Sequence[Any]:
@@ -183,6 +189,7 @@ class TrainingLoop(ABC):
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""
+        self._saved_at = time.monotonic()
         if self.processes.first:
             save_checkpoint(
                 self._checkpoint, self.network, self.optimiser, self.position, self._digest
@@ -224,16 +231,22 @@ class TrainingLoop(ABC):
             self.optimiser.step()
             self._count(loss, correct, len(step))
             progress.step(loss / len(step))
-            asked = stop.agreed(self.processes)
+            asked, overdue = self._agree(asked=stop.asked)
             if self.position.step < len(self.batches):
                 due = self._save_every is not None and self.position.step % self._save_every == 0
                 if due:
                     self.position.note()
-                if asked or due:
+                if asked or due or overdue:
                     self.save()
                 if asked:
                     raise self._interrupted()
         return asked
+
+    def _agree(self, *, asked: bool) -> tuple[bool, bool]:
+        """Agree over processes whether to stop, and whether a checkpoint is overdue."""
+        overdue = self.processes.first and time.monotonic() - self._saved_at > CHECKPOINT_EVERY_S
+        sums = self.processes.sum([float(asked), float(overdue)])
+        return sums[0] > 0, sums[1] > 0
 
     def _gradients(
         self, incoming: Iterator[tuple[Tensor, ...]], n_parts: int, n_samples: int

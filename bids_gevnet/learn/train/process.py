@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
+import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +27,9 @@ from bids_gevnet.learn.train.trainer import score_held_out, train_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+PARENT = "BIDS_GEVNET_PARENT"
+"""Environment variable with the number of the process that all training processes belong to."""
 
 
 def train_all(
@@ -67,6 +73,27 @@ def limited_threads(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def end_with_parent() -> None:
+    """End this process when the program that started torchrun has died, however it did.
+
+    Otherwise the processes of a program that was killed would train on, beside those of the next.
+    """
+    parent = os.environ.get(PARENT)
+    if parent is not None:
+        threading.Thread(target=_watch, args=(int(parent),), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while True:
+        time.sleep(1)
+        try:
+            os.kill(parent, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        except PermissionError:
+            return  # another user's process has taken the number
+
+
 def error_file(jobs_file: Path) -> Path:
     """Where a process leaves the error that ended it, for the one that started it."""
     return jobs_file.with_suffix(".error.json")
@@ -82,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--train-only", action="store_true", help="score nobody")
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    end_with_parent()
     try:
         train_all(
             options.jobs,

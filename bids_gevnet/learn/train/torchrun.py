@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.learn.train.distributed import STOP_SIGNALS, TrainingInterrupted, device_count
 from bids_gevnet.learn.train.loop import TrainingDiverged
-from bids_gevnet.learn.train.process import error_file, train_all
+from bids_gevnet.learn.train.process import PARENT, error_file, train_all
 from bids_gevnet.settings import available_cpus
 
 if TYPE_CHECKING:
@@ -91,7 +91,12 @@ def train(
     surroundings.pop("BIDS_GEVNET_DEVICE", None)
     if not gpu:
         surroundings["BIDS_GEVNET_DEVICE"] = "cpu"
-    with subprocess.Popen(command, env=surroundings) as child, _forwarding(child) as forwarded:
+    surroundings[PARENT] = str(os.getpid())
+    # A session of its own: Ctrl-C reaches it once, passed on from here, and not from the terminal.
+    with (
+        subprocess.Popen(command, env=surroundings, start_new_session=True) as child,
+        _forwarding(child) as forwarded,
+    ):
         code = child.wait()
     if code == 0:
         return
@@ -117,7 +122,10 @@ def _forwarding(child: subprocess.Popen[Any]) -> Iterator[list[int]]:
 
     def forward(number: int, _frame: object) -> None:
         forwarded.append(number)
-        child.send_signal(signal.SIGTERM)
+        if len(forwarded) == 1:
+            child.send_signal(signal.SIGTERM)
+        else:
+            os.killpg(child.pid, signal.SIGKILL)
 
     if threading.current_thread() is not threading.main_thread():
         yield forwarded
