@@ -19,7 +19,6 @@ As a BIDS-App: `cli` reads the command line, `bids` the dataset; `workflows` con
 192
 """
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from bids_gevnet.lazy import export
@@ -33,15 +32,10 @@ if TYPE_CHECKING:
     from bids_gevnet import phantom as phantom
     from bids_gevnet import sphere as sphere
     from bids_gevnet import testing as testing
-
-try:
-    __version__ = version("bids_gevnet")
-except PackageNotFoundError:  # a source tree that nobody installed
-    __version__ = "0+unknown"
+    from bids_gevnet.versions import __version__ as __version__
 
 __getattr__, __dir__, __all__ = export(
     __name__,
-    {},
+    {"versions": ["__version__"]},
     submodules=["dwi", "errors", "harmonisation", "learn", "nn", "phantom", "sphere", "testing"],
 )
-__all__ += ["__version__"]

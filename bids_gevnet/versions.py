@@ -3,7 +3,10 @@
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from bids_gevnet import __version__
+try:
+    __version__ = version("bids_gevnet")
+except PackageNotFoundError:  # a source tree that nobody installed
+    __version__ = "0+unknown"
 
 LIBRARIES = (
     "antspyx",

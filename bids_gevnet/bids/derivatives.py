@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bids_gevnet import __version__
 from bids_gevnet.bids.writing import write_json, write_text
+from bids_gevnet.versions import __version__
 
 BIDS_VERSION = "1.10.0"
 DEFAULT_TEMPLATE = "MNI152NLin2009aSym"

@@ -20,6 +20,11 @@ def quieten_libraries() -> None:
     os.environ.setdefault("NIPYPE_NO_ET", "1")
     os.environ.setdefault("NO_ET", "1")
     os.environ.setdefault("MPLBACKEND", "agg")
+    # Workers that a signal ends leave semaphores, which Python's own tracker removes: no warning.
+    ignored = "ignore::UserWarning:multiprocessing.resource_tracker"
+    given = os.environ.get("PYTHONWARNINGS")
+    if ignored not in (given or ""):
+        os.environ["PYTHONWARNINGS"] = f"{given},{ignored}" if given else ignored
     # Users without an entry in the password file, usual in containers, get a name.
     os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
-from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.nn.registry import ALL, find_network, scan_networks
@@ -26,6 +25,7 @@ from bids_gevnet.settings import (
     absolute_path,
     read_settings,
 )
+from bids_gevnet.versions import __version__
 
 Action = Literal["run", "dry-run", "reports-only", "boilerplate-only"]
 

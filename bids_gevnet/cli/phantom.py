@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bids_gevnet import __version__
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.phantom.settings import PhantomSettings
+from bids_gevnet.versions import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,11 +8,13 @@ ever. It also never learns of a worker that was killed, say by a system out of m
 import gc
 import multiprocessing
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -52,6 +54,11 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         """Turn of every node, in Nipype's order."""
         # Heeded by the first worker's server only; later calls do no harm.
         multiprocessing.set_forkserver_preload(list(_PRELOADED))
+        # Ctrl-C reaches all processes of a terminal; workers leave it to the program.
+        resource_tracker.ensure_running()  # before, because it unblocks the signal
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        forkserver.ensure_running()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         super().__init__(plugin_args=dict(plugin_args or {}))
         self.pool.shutdown()  # Nipype's own; it has not started a process yet
         self.pool = self._start_pool()

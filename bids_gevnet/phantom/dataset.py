@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet import __version__
 from bids_gevnet.errors import InputError
 from bids_gevnet.phantom.anatomy import blurred_template
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.simulation import simulate_participant
+from bids_gevnet.versions import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

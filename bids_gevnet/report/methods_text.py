@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bids_gevnet import __version__
 from bids_gevnet.report.facts import Facts, clean_facts
 from bids_gevnet.report.references import REFERENCES, Reference
+from bids_gevnet.versions import __version__
 
 _CITE = re.compile(r"\[@([a-z,]+)\]")
 

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from bids_gevnet import __version__
 from bids_gevnet.cli.phantom import build_parser, main, settings_from_options
 from bids_gevnet.phantom import PhantomSettings
+from bids_gevnet.versions import __version__
 
 TINY = ["--groups", "A,B", "--per-group", "1", "--voxel-mm", "10", "--directions", "6"]
 

@@ -18,13 +18,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from bids_gevnet import __version__
 from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.nn.registry import find_network, scan_networks
 from bids_gevnet.settings import DEFAULT_STRIDES
-from bids_gevnet.versions import list_versions
+from bids_gevnet.versions import __version__, list_versions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

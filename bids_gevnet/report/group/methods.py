@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bids_gevnet import __version__
 from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
 from bids_gevnet.nn.registry import ALL, networks, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
 from bids_gevnet.report.group.study_files import GroupEvidence
 from bids_gevnet.report.methods_text import Methods, describe_methods, with_references
 from bids_gevnet.settings import Settings
+from bids_gevnet.versions import __version__
 
 
 @dataclass(frozen=True, kw_only=True)
