@@ -216,7 +216,8 @@ def correct(
         start = other.old_to_new @ np.linalg.inv(image.old_to_new)
         opposite.append(OppositeB0(other.data, start, readout_ratio))
     estimate = estimate_correction(series, opposite, n_threads=n_threads, levels=levels)
-    correction, back = estimate.correction, np.linalg.inv(image.old_to_new)
+    correction = estimate.correction
+    back = np.linalg.inv(image.old_to_new).astype(np.float64)
     warp = correction.warp
     x, y, z = data.shape[:3]
     corrected = resample_warped(
