@@ -39,9 +39,19 @@ try:
 except PackageNotFoundError:  # a source tree that nobody installed
     __version__ = "0+unknown"
 
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {},
-    submodules=["dwi", "errors", "harmonisation", "learn", "nn", "phantom", "sphere", "testing"],
-)
-__all__ += ["__version__"]
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {},
+        submodules=[
+            "dwi",
+            "errors",
+            "harmonisation",
+            "learn",
+            "nn",
+            "phantom",
+            "sphere",
+            "testing",
+        ],
+    )
+    __all__ += ["__version__"]
