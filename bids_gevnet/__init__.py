@@ -34,8 +34,18 @@ if TYPE_CHECKING:
     from bids_gevnet import testing as testing
     from bids_gevnet.versions import __version__ as __version__
 
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {"versions": ["__version__"]},
-    submodules=["dwi", "errors", "harmonisation", "learn", "nn", "phantom", "sphere", "testing"],
-)
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {"versions": ["__version__"]},
+        submodules=[
+            "dwi",
+            "errors",
+            "harmonisation",
+            "learn",
+            "nn",
+            "phantom",
+            "sphere",
+            "testing",
+        ],
+    )

@@ -5,8 +5,8 @@ name or a help text. In a package's ``__init__``::
 
     if TYPE_CHECKING:  # what mypy and editors see
         from bids_gevnet.nn.gevnet import GEVNet as GEVNet
-
-    __getattr__, __dir__, __all__ = export(__name__, {"gevnet": ["GEVNet"]})
+    else:
+        __getattr__, __dir__, __all__ = export(__name__, {"gevnet": ["GEVNet"]})
 
 A name is never that of a module of the package: importing the module would hide it.
 """

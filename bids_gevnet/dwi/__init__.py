@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     from bids_gevnet.dwi.sampling import sample_shell as sample_shell
     from bids_gevnet.dwi.shells import find_shells as find_shells
     from bids_gevnet.dwi.tensor import fit_tensor as fit_tensor
-
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {
-        "correction": ["Corrected", "correct"],
-        "gradients": ["bvecs_fsl_to_ras", "bvecs_ras_to_fsl", "rotate_bvecs"],
-        "shells": ["find_shells"],
-        "mask": ["brain_mask"],
-        "motion": ["framewise_displacement"],
-        "sampling": ["sample_shell"],
-        "tensor": ["fit_tensor"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {
+            "correction": ["Corrected", "correct"],
+            "gradients": ["bvecs_fsl_to_ras", "bvecs_ras_to_fsl", "rotate_bvecs"],
+            "shells": ["find_shells"],
+            "mask": ["brain_mask"],
+            "motion": ["framewise_displacement"],
+            "sampling": ["sample_shell"],
+            "tensor": ["fit_tensor"],
+        },
+    )

@@ -217,7 +217,7 @@ def correct(
         opposite.append(OppositeB0(other.data, start, readout_ratio))
     estimate = estimate_correction(series, opposite, n_threads=n_threads, levels=levels)
     correction = estimate.correction
-    back = np.asarray(np.linalg.inv(image.old_to_new), dtype=np.float64)
+    back = np.linalg.inv(image.old_to_new).astype(np.float64)
     warp = correction.warp
     x, y, z = data.shape[:3]
     corrected = resample_warped(

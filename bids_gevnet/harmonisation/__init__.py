@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from bids_gevnet.harmonisation.rish import rish_features as rish_features
     from bids_gevnet.harmonisation.scans import apply as apply
     from bids_gevnet.harmonisation.scans import fit as fit
-
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {
-        "scans": ["apply", "fit"],
-        "rish": ["rish_features"],
-        "glm": ["fit_rish_glm"],
-        "gains": ["RishGains"],
-        "association": ["cramers_v", "cross_table"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {
+            "scans": ["apply", "fit"],
+            "rish": ["rish_features"],
+            "glm": ["fit_rish_glm"],
+            "gains": ["RishGains"],
+            "association": ["cramers_v", "cross_table"],
+        },
+    )

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.models.files import load_model as load_model
     from bids_gevnet.learn.models.prediction import Prediction as Prediction
     from bids_gevnet.learn.models.prediction import predict as predict
-
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {
-        "models.files": ["Model", "ModelCard", "load_model"],
-        "models.prediction": ["Prediction", "predict"],
-        "evaluate.scoring": ["evaluate_table"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {
+            "models.files": ["Model", "ModelCard", "load_model"],
+            "models.prediction": ["Prediction", "predict"],
+            "evaluate.scoring": ["evaluate_table"],
+        },
+    )

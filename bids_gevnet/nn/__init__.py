@@ -66,21 +66,21 @@ if TYPE_CHECKING:
     from bids_gevnet.nn.registry import find_network as find_network
     from bids_gevnet.nn.registry import networks as networks
     from bids_gevnet.nn.registry import scan_networks as scan_networks
-
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {
-        "fields": ["FieldType"],
-        "gauge_convolution": ["GEConv", "GEVConv"],
-        "nonlinearity": ["RegularNonlinearity", "RegularNorm"],
-        "norm": ["MomentNorm"],
-        "pool": ["SphereMean", "TransportPool"],
-        "gevnet": ["GEVNet", "count_parameters"],
-        "deepsphere": ["DeepSphere"],
-        "ckn": ["CKN"],
-        "kappa": ["Kappa"],
-        "compound": ["CompoundNetwork", "Pieces", "ScanNetwork"],
-        "registry": ["Network", "build", "find_network", "networks", "scan_networks"],
-        "attribution": ["Saliency", "saliency", "sphere_saliency"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {
+            "fields": ["FieldType"],
+            "gauge_convolution": ["GEConv", "GEVConv"],
+            "nonlinearity": ["RegularNonlinearity", "RegularNorm"],
+            "norm": ["MomentNorm"],
+            "pool": ["SphereMean", "TransportPool"],
+            "gevnet": ["GEVNet", "count_parameters"],
+            "deepsphere": ["DeepSphere"],
+            "ckn": ["CKN"],
+            "kappa": ["Kappa"],
+            "compound": ["CompoundNetwork", "Pieces", "ScanNetwork"],
+            "registry": ["Network", "build", "find_network", "networks", "scan_networks"],
+            "attribution": ["Saliency", "saliency", "sphere_saliency"],
+        },
+    )

@@ -71,13 +71,13 @@ if TYPE_CHECKING:
     from bids_gevnet.phantom.settings import tiny_settings as tiny_settings
     from bids_gevnet.phantom.simulation import Scan as Scan
     from bids_gevnet.phantom.simulation import simulate as simulate
-
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {
-        "settings": ["PhantomSettings", "tiny_settings"],
-        "cohort": ["plan_cohort"],
-        "simulation": ["Scan", "simulate"],
-        "dataset": ["write_cohort"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {
+            "settings": ["PhantomSettings", "tiny_settings"],
+            "cohort": ["plan_cohort"],
+            "simulation": ["Scan", "simulate"],
+            "dataset": ["write_cohort"],
+        },
+    )

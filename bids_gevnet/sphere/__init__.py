@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from bids_gevnet.sphere.resampling import expand as expand
     from bids_gevnet.sphere.resampling import resample as resample
     from bids_gevnet.sphere.resampling import resampling_matrix as resampling_matrix
-
-__getattr__, __dir__, __all__ = export(
-    __name__,
-    {
-        "frames": ["geodesic_distance", "transport"],
-        "grid": ["Grid", "SphereGrid"],
-        "healpix_grid": ["healpix"],
-        "icosphere_grid": ["icosphere"],
-        "mesh": ["TriangleMesh"],
-        "quadrature": ["ring_stencil"],
-        "harmonics": ["analysis_matrix", "real_harmonics", "synthesis_matrix"],
-        "resampling": ["distinct_directions", "expand", "resample", "resampling_matrix"],
-    },
-)
+else:
+    __getattr__, __dir__, __all__ = export(
+        __name__,
+        {
+            "frames": ["geodesic_distance", "transport"],
+            "grid": ["Grid", "SphereGrid"],
+            "healpix_grid": ["healpix"],
+            "icosphere_grid": ["icosphere"],
+            "mesh": ["TriangleMesh"],
+            "quadrature": ["ring_stencil"],
+            "harmonics": ["analysis_matrix", "real_harmonics", "synthesis_matrix"],
+            "resampling": ["distinct_directions", "expand", "resample", "resampling_matrix"],
+        },
+    )
