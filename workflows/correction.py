@@ -179,11 +179,11 @@ def _opposite_images(
     run: DiffusionRun, siblings: Sequence[DiffusionRun]
 ) -> list[DiffusionRun | FieldmapRun]:
     """Find the images of the session that are known to have the opposite phase encoding."""
-    return [
-        other
-        for other in (*run.fieldmaps, *(sibling for sibling in siblings if sibling != run))
-        if relate(run.encoding, other.encoding) is Relation.OPPOSITE
+    others: list[DiffusionRun | FieldmapRun] = [
+        *run.fieldmaps,
+        *(sibling for sibling in siblings if sibling != run),
     ]
+    return [o for o in others if relate(run.encoding, o.encoding) is Relation.OPPOSITE]
 
 
 def _bval(image: DiffusionRun | FieldmapRun) -> str:

@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +123,7 @@ def load_image(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
         else:
             image = nib.load(path)
             data = np.asanyarray(image.dataobj)
-    except (*_unreadable(), ValueError) as error:
+    except _unreadable() as error:
         raise ParticipantError(
             expected="an image that can be read to its end",
             found=f"{path}, whose content is damaged ({str(error) or type(error).__name__})",
@@ -138,7 +138,9 @@ def _unreadable() -> tuple[type[Exception], ...]:
     from nibabel.spatialimages import HeaderDataError
     from nibabel.wrapstruct import WrapStructError
 
-    return (OSError, EOFError, zlib.error, ImageFileError, HeaderDataError, WrapStructError)
+    of_nibabel = (ImageFileError, HeaderDataError, WrapStructError)
+    of_python = (OSError, EOFError, ValueError, ArithmeticError, LookupError, TypeError)
+    return (*of_nibabel, *of_python, zlib.error)
 
 
 def _require_file(path: Path) -> None:
@@ -168,7 +170,7 @@ def _parse(path: Path) -> tuple[Any, npt.NDArray[np.float64], int]:
         with LoggingOutputSuppressor():  # it prints what it then raises, without the file's name
             image = Nifti1Image.from_filename(path)
         return image.header, np.asarray(image.affine, np.float64), int(image.dataobj.offset)
-    except (*_unreadable(), ValueError, ArithmeticError, LookupError, TypeError) as error:
+    except _unreadable() as error:
         raise ParticipantError(
             expected="a NIfTI image",
             found=f"{path}, which cannot be read ({str(error) or type(error).__name__})",
@@ -232,7 +234,7 @@ def _stored_bytes(path: Path, expected_bytes: int) -> int:
     return total
 
 
-def _read_to_end(stream: IO[bytes]) -> None:
+def _read_to_end(stream: gzip.GzipFile) -> None:
     """Read what follows the last voxel, which makes gzip compare its checksum."""
     total = 0
     while chunk := stream.read(_CHUNK_BYTES):

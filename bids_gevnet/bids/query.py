@@ -165,12 +165,12 @@ def _guarded_participant(label: str, files: _Files, needs: _Needs) -> Participan
     except ParticipantError as problem:
         return Participant(label=printable(label), problems=(problem,))
     except Exception as error:  # noqa: BLE001
-        problem = ParticipantError(
+        unforeseen = ParticipantError(
             expected=f"files of sub-{label} that can be read",
             found=f"{type(error).__name__}: {error}",
             remedy="check the files, or leave the participant out; please report this",
         )
-        return Participant(label=printable(label), problems=(problem,))
+        return Participant(label=printable(label), problems=(unforeseen,))
 
 
 def _participant(label: str, files: _Files, needs: _Needs) -> Participant:

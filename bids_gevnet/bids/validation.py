@@ -37,7 +37,22 @@ class ValidatorIssue:
 def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:
     """Run bids-validator-deno on a dataset and return its errors and warnings."""
     command = [_find_validator(), str(dataset_dir), "--format", "json", "--no-color"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",  # file names need not be UTF-8
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(
+            expected=f"a report of the BIDS validator within {_TIMEOUT_S} s",
+            found="none",
+            remedy="look for a file that never ends (a pipe, a link to a device), or give "
+            "--skip-bids-validation",
+        ) from None
     try:
         report = json.loads(done.stdout)
     except json.JSONDecodeError:

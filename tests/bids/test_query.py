@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from bids_gevnet.bids.query import find_participants
+from bids_gevnet.bids.sidecars import Sidecars
 from bids_gevnet.errors import InputError
 from bids_gevnet.settings import SelectionSettings
 
@@ -164,3 +166,16 @@ def test_non_ascii_and_spaces_in_the_path(dataset, tmp_path):
     moved = tmp_path / "Köln data"
     dataset.root.rename(moved)
     assert len(find_participants(moved, SelectionSettings(), b0_threshold=50)) == 2
+
+
+def test_the_top_folder_is_listed_once_however_many_participants(dataset, monkeypatch):
+    listed = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: listed.append(folder) or scandir(folder))
+    sidecars = Sidecars(dataset.root)
+    for subject in ("01", "02"):
+        image = dataset.dwi(".nii.gz", subject=subject)
+        assert next(sidecars.applicable(image, ".bval")) == dataset.dwi(".bval", subject=subject)
+        assert len(list(sidecars.applicable(image, ".bvec"))) == 1
+        assert sidecars.metadata(image)["TotalReadoutTime"] == 0.05
+    assert listed.count(dataset.root) == 1

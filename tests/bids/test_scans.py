@@ -1,7 +1,9 @@
+import json
 import shutil
 
 import nibabel as nib
 import numpy as np
+import pytest
 
 from bids_gevnet.bids.query import find_participants
 from bids_gevnet.bids.scans import find_scans
@@ -68,6 +70,36 @@ def test_other_shells_stay_apart(dataset):
     bval.write_text(bval.read_text().replace("1000", "2000"))
     drop_first_run(dataset)
     assert len(scans_of(dataset)) == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [("echo-1", "echo-2"), ("rec-norm", "rec-raw")])
+def test_other_images_of_one_measurement_stay_apart(dataset, first, second):
+    for entity in (first, second):
+        copy_run(dataset, entity)
+    drop_first_run(dataset)
+    assert [scan.name for scan in scans_of(dataset)] == [f"sub-01_{first}", f"sub-01_{second}"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "joined"),
+    [
+        ({"PhaseEncodingDirection": "j"}, {"PhaseEncodingDirection": "j"}, True),
+        ({"PhaseEncodingDirection": "j"}, {"PhaseEncodingDirection": "j-"}, True),
+        ({"PhaseEncodingDirection": "j"}, {"PhaseEncodingAxis": "j"}, False),
+        ({"PhaseEncodingAxis": "j"}, {"PhaseEncodingAxis": "j"}, False),
+        ({}, {}, False),
+        (
+            {"PhaseEncodingAxis": "j", "SeriesDescription": "dti_AP"},
+            {"PhaseEncodingAxis": "j", "SeriesDescription": "dti_PA"},
+            True,
+        ),
+    ],
+)
+def test_unknown_phase_encoding_is_never_equal(dataset, first, second, joined):
+    for entity, sidecar in (("run-1", first), ("run-2", second)):
+        copy_run(dataset, entity).with_suffix(".json").write_text(json.dumps(sidecar))
+    drop_first_run(dataset)
+    assert len(scans_of(dataset)) == (1 if joined else 2)
 
 
 def test_node_names_are_plain(dataset):
