@@ -45,6 +45,10 @@ class OutputLayout:
         """When the group level ran, and with which command."""
         return self.logs / "run-group.json"
 
+    def manifest(self, label: str) -> Path:
+        """Name the list of all files that a finished participant owns."""
+        return self.logs / "manifests" / f"sub-{label}.json"
+
     def resources(self, label: str) -> Path:
         """Name the table of time and memory per stage that `--resource-monitor` fills."""
         return self.logs / "resources" / f"sub-{label}.tsv"

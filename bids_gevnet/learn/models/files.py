@@ -12,12 +12,12 @@ field by field, the network by its name among those installed, the weights by na
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
@@ -175,7 +175,7 @@ def write_model(
     versions = "".join(f"{name} {number}\n" for name, number in list_versions().items())
     write_text(folder / "environment.txt", versions)
     names = (WEIGHTS, *([GAINS] if gains is not None else []))
-    hashes = {name: sha256(folder / name) for name in names}
+    hashes = {name: hash_file(folder / name) for name in names}
     write_card(folder, dataclasses.replace(card, files=hashes))
 
 
@@ -186,14 +186,8 @@ def damaged_files(folder: Path) -> list[str]:
     return [
         name
         for name, expected in hashes.items()
-        if not (folder / name).is_file() or (expected and sha256(folder / name) != expected)
+        if not (folder / name).is_file() or (expected and hash_file(folder / name) != expected)
     ]
-
-
-def sha256(path: Path) -> str:
-    """Hash the content of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_card(folder: Path, card: ModelCard) -> None:

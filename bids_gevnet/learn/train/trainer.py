@@ -19,13 +19,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
-from bids_gevnet.learn.models.files import GAINS, build_network, load_model, sha256, write_model
+from bids_gevnet.learn.models.files import GAINS, build_network, load_model, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
 from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
 from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
@@ -130,7 +131,7 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
     path = gains_file(job)
     stamp = path.with_suffix(".json")
     if processes.first and not (
-        path.is_file() and read_json(stamp) == {"digest": job.digest, "sha256": sha256(path)}
+        path.is_file() and read_json(stamp) == {"digest": job.digest, "sha256": hash_file(path)}
     ):
         scans = job.training
         names = sorted({name for scan in scans for name in scan.covariates})
@@ -146,7 +147,7 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
         )
         with replacing(path) as part, part.open("wb") as stream:
             gains.save(stream)
-        write_json(stamp, {"digest": job.digest, "sha256": sha256(path)})
+        write_json(stamp, {"digest": job.digest, "sha256": hash_file(path)})
     processes.wait()
     return load_gains(path)
 
