@@ -2,13 +2,13 @@
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.crash_files import has_crashes, read_crashes
 from bids_gevnet.errors import InputError
 from bids_gevnet.settings import ExecutionSettings, read_toml
 
@@ -109,12 +109,12 @@ def run_workflow(
         # Nipype raises the first failure again when all that could run has run; every one of
         # them is in a crash file, and only those name their participants. Without a crash file
         # it was not a node that failed, and nobody else would tell.
-        if not any(crash_dir.glob("crash-*.txt")):
+        if not has_crashes(crash_dir):
             raise
 
 
 def read_failures(crash_dir: Path, participants: Mapping[str, str]) -> list[Failure]:
-    """Read who failed where from Nipype's crash files.
+    """Read from Nipype's crash files who failed, and where.
 
     Parameters
     ----------
@@ -122,21 +122,12 @@ def read_failures(crash_dir: Path, participants: Mapping[str, str]) -> list[Fail
     participants : mapping
         Name of a participant's workflow to its label.
     """
-    failures = []
-    for path in sorted(crash_dir.glob("crash-*.txt")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
-        parts = node.group(1).split(".") if node else [""]
-        label = next((participants[part] for part in parts if part in participants), "?")
-        failures.append(Failure(label, parts[-1], _last_exception(text), path))
-    return failures
-
-
-def _last_exception(text: str) -> str:
-    """Keep what a person needs of a traceback: the last line like `package.Kind: message`."""
-    found = re.findall(r"^\s*(?:[\w]+\.)*([A-Z]\w+): (.+)$", text, re.MULTILINE)
-    if not found:
-        return "no message"
-    kind, message = found[-1]
-    ours = kind in {"ParticipantError", "InputError", "WorkflowBuildError"}
-    return message if ours else f"{kind}: {message}"
+    return [
+        Failure(
+            next((participants[name] for name in crash.node if name in participants), "?"),
+            crash.stage,
+            crash.message,
+            crash.path,
+        )
+        for crash in read_crashes(crash_dir)
+    ]

@@ -146,8 +146,7 @@ def phase_encoding(metadata: Mapping[str, Any], guess: str = "j") -> PhaseEncodi
         )
     return PhaseEncoding(
         guess,
-        f"{guess}, a guess: the sidecar has no PhaseEncodingDirection; eddy currents were looked "
-        "for along this axis, and susceptibility was not",
+        f"{guess}, a guess: the sidecar has no PhaseEncodingDirection",
         is_guess=True,
     )
 

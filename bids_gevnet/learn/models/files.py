@@ -180,7 +180,7 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    card = read_card(folder)
+    card, gains = load_harmonisation(folder)
     path = folder / "model.safetensors"
     try:
         if path.stat().st_size > _MAX_WEIGHTS:
@@ -193,6 +193,13 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
             found=f"something else ({error})",
             remedy="use the model folder as it was written",
         ) from None
+    network.eval()
+    return network, card, gains
+
+
+def load_harmonisation(folder: Path) -> tuple[ModelCard, RishGains | None]:
+    """Read the card of a model folder, and its gains if the model harmonises."""
+    card = read_card(folder)
     gains = load_gains(folder / "harmonisation.npz") if card.harmonised else None
     if gains is not None and (tuple(gains.shape) != card.shape or gains.nside != card.nside):
         raise InputError(
@@ -200,8 +207,7 @@ def load_model(folder: Path) -> tuple[CompoundNetwork, ModelCard, RishGains | No
             found=f"{gains.shape}, nside {gains.nside}",
             remedy="use the model folder as it was written",
         )
-    network.eval()
-    return network, card, gains
+    return card, gains
 
 
 def build_network(
