@@ -51,6 +51,8 @@ class CorrectionPlan:
     method : {"eddy", "model", "ants", "none"}
     reason : str
         Why the method that was chosen for all runs is ruled out for this one; empty otherwise.
+    eddy_currents : bool
+        Whether eddy currents will be estimated.
     opposite : tuple of OppositeImage
     susceptibility : str
         "corrected" if a field will be estimated, else why not.
@@ -59,6 +61,7 @@ class CorrectionPlan:
     run: DiffusionRun
     method: CorrectionMethod
     reason: str
+    eddy_currents: bool
     opposite: tuple[OppositeImage, ...]
     susceptibility: Susceptibility
 
@@ -80,9 +83,9 @@ def plan_correction(
     tools : Tools
     """
     method, reason = tools.correction, ""
-    if method == "model" and settings.correction == "auto":
-        reason = _too_few_directions(run, settings)
-        method = "ants" if reason else "model"
+    too_few = _too_few_directions(run, settings) if method == "model" else ""
+    if too_few and settings.correction == "auto":
+        method, reason = "ants", too_few
     opposite = _opposite_images(run, siblings)
     susceptibility: Susceptibility = "corrected"
     if method not in {"eddy", "model"}:
@@ -94,7 +97,12 @@ def plan_correction(
     elif method == "eddy" and tools.topup is None:
         susceptibility = "no_topup"
     return CorrectionPlan(
-        run=run, method=method, reason=reason, opposite=opposite, susceptibility=susceptibility
+        run=run,
+        method=method,
+        reason=reason,
+        eddy_currents=method in {"eddy", "model"} and not too_few,
+        opposite=opposite,
+        susceptibility=susceptibility,
     )
 
 

@@ -14,6 +14,7 @@ from bids_gevnet.bids.scans import Scan
 from bids_gevnet.dwi.coherence import COARSEST_MM
 from bids_gevnet.dwi.phase_encoding import phase_encoding, readout_time
 from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import (
     AcquisitionFacts,
     CorrectionFacts,
@@ -130,7 +131,7 @@ def _correction(
         method=plan.method,
         program=tools.eddy.path.name if tools.eddy and plan.method == "eddy" else "",
         note=plan.reason,
-        eddy_currents=plan.method in {"eddy", "model"},
+        eddy_currents=plan.eddy_currents,
         susceptibility=plan.susceptibility,
     )
 
@@ -138,4 +139,8 @@ def _correction(
 def _sphere(scan: Scan, settings: PreprocessingSettings) -> SphereFacts:
     bvals = np.concatenate([read_bval(run.bval) for run in scan.runs])
     shells = find_shells(bvals, b0_threshold=settings.b0_threshold)
-    return sampling_facts(choose_shell(shells, settings.shell), shells, settings.nside)
+    try:
+        shell = choose_shell(shells, settings.shell)
+    except ParticipantError:  # a scan that cannot be sampled must not keep the others waiting
+        return SphereFacts()
+    return sampling_facts(shell, shells, settings.nside)
