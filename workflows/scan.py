@@ -1,9 +1,8 @@
-"""One scan from its runs to derivatives: the stages in a row."""
+"""Build the workflow of one scan, from its runs to its derivatives, stage after stage."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nipype.interfaces import utility as niu
 from nipype.pipeline import engine as pe
@@ -11,18 +10,18 @@ from nipype.pipeline import engine as pe
 from bids_gevnet.bids.images import check_image
 from bids_gevnet.bids.records import DiffusionRun
 from bids_gevnet.bids.scans import Scan
+from bids_gevnet.facts import ScanFacts
 from bids_gevnet.interfaces.derivatives import WriteDerivatives
 from bids_gevnet.interfaces.fsl import Bet
 from bids_gevnet.interfaces.masking import MaskBrain
-from bids_gevnet.interfaces.prediction import Predict
+from bids_gevnet.interfaces.prediction import Harmonise, Predict
 from bids_gevnet.interfaces.quality import MeasureQuality
 from bids_gevnet.interfaces.resampling import ResampleToTemplate
 from bids_gevnet.interfaces.runs import JoinRuns
 from bids_gevnet.interfaces.sphere import SampleSphere
-from bids_gevnet.interfaces.template import RegisterToTemplate, TemplateGrid
-from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.interfaces.template import RegisterToTemplate
+from bids_gevnet.workflows.context import ScanContext
 from bids_gevnet.workflows.correction import init_correction_wf
-from bids_gevnet.workflows.tools import Tools
 
 STAGES: Mapping[str, str] = {
     "conform": "conform",
@@ -35,6 +34,7 @@ STAGES: Mapping[str, str] = {
     "standard": "one interpolation to the template",
     "sphere": "spherical sampling",
     "quality": "quality measures",
+    "harmonise": "harmonisation with the model's gains",
     "predict": "prediction",
     "derivatives": "derivatives",
     "report": "report",
@@ -46,7 +46,7 @@ _BYTES_PER_GB = 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionPlan:
-    """A trained model, and what it must know of a scan beside the scan itself."""
+    """A trained model, and what it must know about a scan besides its samples."""
 
     model: Path
     site: str
@@ -55,14 +55,10 @@ class PredictionPlan:
 
 def init_scan_wf(
     scan: Scan,
+    context: ScanContext,
     *,
     siblings: Sequence[DiffusionRun],
-    output_dir: Path,
-    grid: TemplateGrid,
-    settings: PreprocessingSettings,
-    tools: Tools,
-    threads: int,
-    early_facts: Mapping[str, Any],
+    early_facts: ScanFacts,
     prediction: PredictionPlan | None = None,
 ) -> pe.Workflow:
     """Build the workflow of one scan.
@@ -70,17 +66,11 @@ def init_scan_wf(
     Parameters
     ----------
     scan : Scan
+    context : ScanContext
     siblings : sequence of DiffusionRun
         All runs of the scan's session.
-    output_dir : Path
-    grid : TemplateGrid
-        Template and output grid.
-    settings : PreprocessingSettings
-    tools : Tools
-    threads : int
-        Threads a node may take.
-    early_facts : mapping
-        What is known before anything runs: acquisition, fallbacks, settings.
+    early_facts : ScanFacts
+        What is known before anything runs: acquisition, fallbacks, tools.
     prediction : PredictionPlan, optional
         The model to predict with.
 
@@ -93,15 +83,7 @@ def init_scan_wf(
     outputnode = pe.Node(niu.IdentityInterface(fields=["facts"]), name="outputnode")
     sizes = [_size_gb(run) for run in scan.runs]
     corrections = [
-        init_correction_wf(
-            run,
-            siblings=siblings,
-            settings=settings,
-            tools=tools,
-            threads=threads,
-            mem_gb=size,
-            name=f"correct_{number}",
-        )
+        init_correction_wf(run, context, siblings=siblings, mem_gb=size, name=f"correct_{number}")
         for number, (run, size) in enumerate(zip(scan.runs, sizes, strict=True), start=1)
     ]
     merge = {
@@ -112,11 +94,8 @@ def init_scan_wf(
     for number, correction in enumerate(corrections, start=1):
         for field, node in merge.items():
             workflow.connect(correction, f"outputnode.{field}", node, f"in{number}")
-    native_gb = sum(sizes)
-    volumes = sum(check_image(run.image)[3] for run in scan.runs)
-    standard_gb = grid.n_voxels * volumes * 4 / _BYTES_PER_GB
-    nodes = _stage_nodes(scan, output_dir, grid, settings, tools, threads, native_gb, standard_gb)
-    nodes["derivatives"].inputs.facts = dict(early_facts)
+    nodes = _stage_nodes(scan, context, native_gb=sum(sizes))
+    nodes["derivatives"].inputs.facts = early_facts.to_json()
     workflow.connect(corrections[0], "outputnode.old_to_new", nodes["register"], "old_to_new")
     _connect_stages(workflow, merge, nodes, outputnode)
     if prediction is not None:
@@ -127,18 +106,21 @@ def init_scan_wf(
 def _connect_prediction(
     workflow: pe.Workflow, nodes: Mapping[str, pe.Node], scan: Scan, plan: PredictionPlan
 ) -> None:
-    predict = pe.Node(
-        Predict(
+    harmonise = pe.Node(
+        Harmonise(
             model=str(plan.model),
             participant=scan.entities["sub"],
             site=plan.site,
             dataset=plan.dataset,
         ),
-        name="predict",
-        mem_gb=4.0,
+        name="harmonise",
+        mem_gb=2.0,
     )
+    predict = pe.Node(Predict(model=str(plan.model), site=plan.site), name="predict", mem_gb=4.0)
     workflow.connect([
-        (nodes["sphere"], predict, [("samples", "samples")]),
+        (nodes["sphere"], harmonise, [("samples", "samples")]),
+        (nodes["standard"], harmonise, [("mask", "mask")]),
+        (harmonise, predict, [("samples", "samples"), ("harmonised", "harmonised")]),
         (nodes["standard"], predict, [("mask", "mask")]),
         (nodes["join"], predict, [("confounds", "confounds")]),
         (predict, nodes["derivatives"], [
@@ -154,22 +136,16 @@ def _size_gb(run: DiffusionRun) -> float:
     return x * y * z * volumes * 4 / _BYTES_PER_GB
 
 
-def _stage_nodes(
-    scan: Scan,
-    output_dir: Path,
-    grid: TemplateGrid,
-    settings: PreprocessingSettings,
-    tools: Tools,
-    threads: int,
-    native_gb: float,
-    standard_gb: float,
-) -> dict[str, pe.Node]:
-    b0_threshold = settings.b0_threshold
+def _stage_nodes(scan: Scan, context: ScanContext, *, native_gb: float) -> dict[str, pe.Node]:
+    settings, grid, threads = context.settings, context.grid, context.threads
+    b0_threshold, bet = settings.b0_threshold, context.tools.bet
     first = scan.runs[0]
+    volumes = sum(check_image(run.image)[3] for run in scan.runs)
+    standard_gb = grid.n_voxels * volumes * 4 / _BYTES_PER_GB
     masker = (
         MaskBrain(b0_threshold=b0_threshold)
-        if tools.bet is None
-        else Bet(program=str(tools.bet), b0_threshold=b0_threshold)
+        if bet is None
+        else Bet(program=str(bet), b0_threshold=b0_threshold)
     )
     return {
         "join": pe.Node(
@@ -212,7 +188,7 @@ def _stage_nodes(
         ),
         "derivatives": pe.Node(
             WriteDerivatives(
-                output_dir=str(output_dir),
+                output_dir=str(context.output_dir),
                 entities=dict(scan.entities),
                 template=grid.label,
                 resolution_mm=settings.output_resolution,

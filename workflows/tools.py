@@ -1,11 +1,13 @@
-"""Which programs do the work: FSL where it is installed and wanted, pip packages elsewhere."""
+"""Choose the programs: FSL where it is installed and wanted, pip packages elsewhere."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bids_gevnet.dwi.fsl import EddyBinary, find_eddy, find_tool
 from bids_gevnet.errors import InputError
+from bids_gevnet.facts import CorrectionMethod
 from bids_gevnet.settings import PreprocessingSettings
 
 
@@ -13,10 +15,15 @@ from bids_gevnet.settings import PreprocessingSettings
 class Tools:
     """Programs that were found and chosen; None where a pip package does the work instead."""
 
-    correction: str
+    correction: CorrectionMethod
     eddy: EddyBinary | None = None
     topup: Path | None = None
     bet: Path | None = None
+
+    @property
+    def masking(self) -> Literal["bet", "otsu"]:
+        """How brains are masked."""
+        return "otsu" if self.bet is None else "bet"
 
 
 def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) -> Tools:
@@ -36,9 +43,8 @@ def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) ->
         raise _missing("eddy, eddy_cpu, eddy_openmp or eddy_cuda*", "--correction model")
     if settings.masking == "bet" and bet is None:
         raise _missing("bet", "--masking otsu")
-    correction = settings.correction
-    if correction == "auto":
-        correction = "model" if eddy is None else "eddy"
+    best: CorrectionMethod = "model" if eddy is None else "eddy"
+    correction = best if settings.correction == "auto" else settings.correction
     return Tools(
         correction=correction,
         eddy=eddy if correction == "eddy" else None,

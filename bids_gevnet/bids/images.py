@@ -86,6 +86,15 @@ def read_header(path: Path) -> ImageHeader:
     return ImageHeader(shape, affine, stored_shape)
 
 
+def read_voxel_mm(path: Path) -> tuple[float, float, float]:
+    """Read the voxel size of an image from its header, in mm."""
+    from nibabel import Nifti1Image
+    from nibabel.affines import voxel_sizes
+
+    x, y, z = voxel_sizes(Nifti1Image.from_filename(path).affine)
+    return float(x), float(y), float(z)
+
+
 def require_series(path: Path, shape: tuple[int, ...]) -> int:
     """Return the number of volumes of a series of that shape, or raise a `ParticipantError`."""
     if len(shape) != 4 or shape[3] < 2:

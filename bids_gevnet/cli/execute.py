@@ -2,13 +2,13 @@
 
 import os
 import platform
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.crash_files import has_crashes, read_crashes
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import WorkLayout
 from bids_gevnet.settings import ExecutionSettings, read_toml
@@ -111,7 +111,7 @@ def run_workflow(
         # Nipype raises the first failure again when all that could run has run; every one of
         # them is in a crash file, and only those name their participants. Without a crash file
         # it was not a node that failed, and nobody else would tell.
-        if not any(crash_dir.glob("crash-*.txt")):
+        if not has_crashes(crash_dir):
             raise
 
 
@@ -124,21 +124,12 @@ def read_failures(crash_dir: Path, owners: Mapping[str, str]) -> list[Failure]:
     owners : mapping
         Name of the workflow of a participant or a model to its name for people.
     """
-    failures = []
-    for path in sorted(crash_dir.glob("crash-*.txt")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
-        parts = node.group(1).split(".") if node else [""]
-        owner = next((owners[part] for part in parts if part in owners), "")
-        failures.append(Failure(owner, parts[-1], _last_exception(text), path))
-    return failures
-
-
-def _last_exception(text: str) -> str:
-    """Keep what a person needs of a traceback: the last line like `package.Kind: message`."""
-    found = re.findall(r"^\s*(?:[\w]+\.)*([A-Z]\w+): (.+)$", text, re.MULTILINE)
-    if not found:
-        return "no message"
-    kind, message = found[-1]
-    ours = kind in {"ParticipantError", "InputError", "WorkflowBuildError"}
-    return message if ours else f"{kind}: {message}"
+    return [
+        Failure(
+            next((owners[name] for name in crash.node if name in owners), ""),
+            crash.stage,
+            crash.message,
+            crash.path,
+        )
+        for crash in read_crashes(crash_dir)
+    ]

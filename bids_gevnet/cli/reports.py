@@ -1,10 +1,10 @@
-"""Reports and methods text from what is on disk, without running anything."""
+"""Build reports and the methods text from what is on disk, without running anything."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bids_gevnet.bids.derivatives import FACTS
 from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.parser import Request
@@ -13,7 +13,8 @@ from bids_gevnet.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-_FACTS = "*_desc-report_facts.json"
+    from bids_gevnet.facts import ScanFacts
+
 _METRICS = "group_metrics.json"
 
 
@@ -51,7 +52,7 @@ def finished_labels(request: Request) -> list[str]:
     found = {
         path.name.removeprefix("sub-")
         for path in request.output_dir.glob("sub-*")
-        if path.is_dir() and any(path.rglob(_FACTS))
+        if path.is_dir() and any(path.rglob(f"*_{FACTS}"))
     }
     wanted = {label.removeprefix("sub-") for label in request.settings.selection.participant_label}
     missing = sorted(wanted - found)
@@ -64,13 +65,14 @@ def finished_labels(request: Request) -> list[str]:
     return sorted(wanted or found)
 
 
-def write_methods(output_dir: Path, facts: Sequence[dict[str, Any]] | None = None) -> Path:
+def write_methods(output_dir: Path, facts: "Sequence[ScanFacts] | None" = None) -> Path:
     """Write CITATION.md: the methods of all that ran, with what to cite."""
     if has_group(output_dir):
         from bids_gevnet.report.group.page import write_group_methods
 
         return write_group_methods(output_dir)
     from bids_gevnet.report.methods_text import methods_text
+    from bids_gevnet.report.scan_files import read_all_facts
 
     known = read_all_facts(output_dir) if facts is None else facts
     path = output_dir / "CITATION.md"
@@ -78,35 +80,45 @@ def write_methods(output_dir: Path, facts: Sequence[dict[str, Any]] | None = Non
     return path
 
 
-def read_all_facts(output_dir: Path) -> list[dict[str, Any]]:
-    """Read the facts of all finished scans, in order of their names."""
-    return [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted(output_dir.glob(f"sub-*/**/{_FACTS}"))
-    ]
-
-
 def write_boilerplate(request: Request, participants: Sequence[Participant]) -> int:
     """Write the methods text: of what ran, where something did, else of what would run."""
+    from bids_gevnet.report.scan_files import read_all_facts
+
     facts = read_all_facts(request.output_dir) or _planned_facts(request, participants)
     path = write_methods(request.output_dir, facts)
     print(path)
     return 0
 
 
-def _planned_facts(request: Request, participants: Sequence[Participant]) -> list[dict[str, Any]]:
+def _planned_facts(request: Request, participants: Sequence[Participant]) -> "list[ScanFacts]":
     from bids_gevnet.bids.scans import find_scans
-    from bids_gevnet.workflows.participant import early_facts
+    from bids_gevnet.workflows.planned_facts import planned_facts
     from bids_gevnet.workflows.tools import choose_tools
 
     settings = request.settings.preprocessing
-    tools = choose_tools(settings)
+    tools, network = choose_tools(settings), _network(request)
     return [
-        early_facts(scan, settings, tools)
+        planned_facts(
+            scan,
+            siblings=participant.sessions()[scan.runs[0].session],
+            settings=settings,
+            tools=tools,
+            network=network,
+        )
         for participant in participants
         if participant.usable
         for scan in find_scans(participant, b0_threshold=settings.b0_threshold)
     ]
+
+
+def _network(request: Request) -> str:
+    """Name of the network of --model; empty without a model."""
+    model = request.settings.learning.model
+    if model is None:
+        return ""
+    from bids_gevnet.learn.models.files import read_card
+
+    return read_card(model).network
 
 
 def write_group_boilerplate(request: Request, people: "pd.DataFrame", target: str) -> int:
@@ -125,6 +137,7 @@ def write_group_boilerplate(request: Request, people: "pd.DataFrame", target: st
         return 0
     from bids_gevnet.report.group.methods import describe_group, planned_facts
     from bids_gevnet.report.methods_text import to_markdown
+    from bids_gevnet.report.scan_files import read_all_facts
 
     labelled = people[people[target].notna()]
     facts = planned_facts(

@@ -10,7 +10,7 @@ the world of the image is :math:`O^{-1} T_k O`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -115,6 +115,15 @@ class OppositeB0:
     readout_ratio: float = 1.0
 
 
+FieldOutcome = Literal["corrected", "no_opposite_b0", "another_grid", "no_improvement"]
+"""Whether a susceptibility field was estimated, and if not, why."""
+
+_FIELD_NOTES: Mapping[str, str] = {
+    "another_grid": "no b0 of the opposite phase encoding is on the grid of the run; not used",
+    "no_improvement": "the susceptibility field did not bring the two b0s closer; not used",
+}
+
+
 @dataclass(frozen=True)
 class Estimate:
     """What a correction estimated, not yet applied.
@@ -123,13 +132,18 @@ class Estimate:
     ----------
     correction : Correction
     field : Susceptibility or None
-    note : str
-        What could not be done.
+    outcome : str
+        "corrected" where there is a field, else why there is none.
     """
 
     correction: Correction
     field: Susceptibility | None
-    note: str
+    outcome: FieldOutcome
+
+    @property
+    def note(self) -> str:
+        """What could not be done, for people."""
+        return "; ".join(filter(None, (self.correction.note, _FIELD_NOTES.get(self.outcome))))
 
 
 def correct(
@@ -268,7 +282,7 @@ def estimate_correction(
     -------
     estimate : Estimate
     """
-    field, field_note = _estimate_field(series, opposite)
+    field, outcome = _estimate_field(series, opposite)
     correction = correct_series(
         series,
         None if field is None else field.field,
@@ -276,8 +290,7 @@ def estimate_correction(
         n_threads=n_threads,
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
-    notes = [note for note in (correction.note, field_note) if note]
-    return Estimate(correction, field, "; ".join(notes))
+    return Estimate(correction, field, outcome)
 
 
 def fill_series(data: NDArray[Any], replacements: Replacements, slice_axis: int) -> NDArray[Any]:
@@ -306,16 +319,16 @@ def fill_series(data: NDArray[Any], replacements: Replacements, slice_axis: int)
 
 def _estimate_field(
     series: DiffusionSeries, opposite: Iterable[OppositeB0]
-) -> tuple[Susceptibility | None, str]:
+) -> tuple[Susceptibility | None, FieldOutcome]:
     """Estimate the susceptibility field from the first usable b0, if there is one."""
     b0 = series.shells.b0
     if not b0.size:
-        return None, ""
+        return None, "no_opposite_b0"
     first = np.asarray(series.data[..., b0[0]], dtype=np.float32)
-    note = ""
+    outcome: FieldOutcome = "no_opposite_b0"
     for other in opposite:
         if other.volume is None or other.volume.shape != first.shape:
-            note = "no b0 of the opposite phase encoding is on the grid of the run; not used"
+            outcome = "another_grid"
             continue
         field = estimate_field(
             first,
@@ -326,9 +339,9 @@ def _estimate_field(
             start=other.start,
         )
         if field.correlation_after > field.correlation_before:
-            return field, ""
-        return None, "the susceptibility field did not bring the two b0s closer; not used"
-    return None, note
+            return field, "corrected"
+        return None, "no_improvement"
+    return None, outcome
 
 
 def _to_input(

@@ -203,8 +203,7 @@ def phase_encoding(
         )
     return PhaseEncoding(
         guess,
-        f"{guess}, a guess: the sidecar has no PhaseEncodingDirection; eddy currents were looked "
-        "for along this axis, and susceptibility was not",
+        f"{guess}, a guess: the sidecar has no PhaseEncodingDirection",
         is_guess=True,
     )
 

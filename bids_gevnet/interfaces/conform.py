@@ -1,4 +1,4 @@
-"""Bring a run into the conformed pose, gradients in world RAS."""
+"""Conform a run: axes in RAS order, centred header, gradients in world RAS."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from nipype.interfaces.base import (
 from bids_gevnet.bids.gradient_files import read_gradient_table
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
-from bids_gevnet.interfaces.series import Series, read_image, write_facts, write_series
+from bids_gevnet.facts import ConformFacts
+from bids_gevnet.interfaces.series import Series, read_image, to_rows, write_facts, write_series
 from bids_gevnet.settings import B0_THRESHOLD
 
 
@@ -29,12 +30,12 @@ class ConformInputSpec(BaseInterfaceInputSpec):
 
 
 class ConformOutputSpec(TraitedSpec):
-    """The run in the conformed pose."""
+    """The conformed run."""
 
     image = File(exists=True, desc="series with RAS axes and centred header")
     gradients = File(exists=True, desc="b-values and directions in world RAS")
     old_to_new = traits.List(desc="rows of the transform from the old to the new world, mm")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="ConformFacts of the run")
 
 
 class Conform(SimpleInterface):
@@ -63,16 +64,12 @@ class Conform(SimpleInterface):
         self._results["image"] = str(image)
         self._results["gradients"] = str(gradients)
         self._results["old_to_new"] = conformed.old_to_new.tolist()
-        self._results["facts"] = str(
-            write_facts(
-                folder,
-                {
-                    "shape": list(data.shape),
-                    "voxel_mm": np.round(np.diag(conformed.affine)[:3], 4).tolist(),
-                    "not_finite": conformed.n_not_finite,
-                    "bvals": bvals.tolist(),
-                    "bvecs_ras": np.round(conformed.bvecs_ras, 5).tolist(),
-                },
-            )
+        facts = ConformFacts(
+            shape=tuple(data.shape),
+            voxel_mm=tuple(np.round(np.diag(conformed.affine)[:3], 4).tolist()),
+            not_finite=conformed.n_not_finite,
+            bvals=tuple(bvals.tolist()),
+            bvecs_ras=to_rows(np.round(conformed.bvecs_ras, 5)),
         )
+        self._results["facts"] = write_facts(folder, facts)
         return runtime

@@ -1,5 +1,6 @@
-"""Motion, eddy currents, lost slices and susceptibility without FSL: the model-based corrector."""
+"""Correct a run without FSL: motion, eddy currents, outlier slices and susceptibility."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,14 @@ from bids_gevnet.dwi.conform import Conformed, conform, ras_order
 from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.motion import displacement_mm, rigid_parameters
 from bids_gevnet.dwi.phase_encoding import reorder_phase_encoding
-from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.dwi.shells import Shells, find_shells
+from bids_gevnet.facts import CorrectionFacts, OutlierSlice, SusceptibilityField
 from bids_gevnet.interfaces.confounds import write_confounds
 from bids_gevnet.interfaces.series import (
     Series,
     read_image,
     read_series,
+    to_rows,
     write_facts,
     write_gradients,
 )
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 
     from bids_gevnet.dwi.correction import OppositeB0
     from bids_gevnet.dwi.model_corrector.corrector import Correction
-    from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility
+    from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility as Field
 
 _MOST_LISTED = 200
 _MOST_PIXELS = 48
@@ -54,6 +57,12 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
     opposite_images = traits.List(File(exists=True), desc="raw images, opposite encoding")
     opposite_bvals = traits.List(traits.Str(), desc="their bval files, '' where all are b0")
     opposite_readout_s = traits.List(traits.Float(), desc="their total readout times")
+    why_no_opposite = traits.Enum(
+        "no_opposite_b0",
+        "unknown_direction",
+        usedefault=True,
+        desc="why there are none, if there are none",
+    )
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
 
@@ -61,15 +70,15 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
 class CorrectSeriesOutputSpec(TraitedSpec):
     """Where and how each volume saw the head."""
 
-    image = File(exists=True, desc="raw series, lost slices replaced, not yet resampled")
+    image = File(exists=True, desc="raw series, outlier slices replaced, not yet resampled")
     transforms = File(exists=True, desc="warp of every volume, to be applied when resampling")
     gradients = File(exists=True, desc="rotated gradients")
-    confounds = File(exists=True, desc="motion, eddy currents and lost slices per volume")
-    facts = File(exists=True, desc="what the report says")
+    confounds = File(exists=True, desc="motion, eddy currents and outlier slices per volume")
+    facts = File(exists=True, desc="CorrectionFacts of the run")
 
 
 class CorrectSeries(SimpleInterface):
-    """Estimate motion, eddy currents, lost slices and susceptibility; interpolate nothing yet."""
+    """Estimate motion, eddy currents, outlier slices and susceptibility; nothing is resampled."""
 
     input_spec = CorrectSeriesInputSpec
     output_spec = CorrectSeriesOutputSpec
@@ -95,10 +104,15 @@ class CorrectSeries(SimpleInterface):
             n_threads=self.inputs.num_threads,
         )  # fmt: skip
         self._write(folder, series, estimate.correction, slice_axis)
-        first = shells.b0[0] if shells.b0.size else 0
-        head = np.asarray(series.data[..., first], dtype=np.float32)
-        facts = correction_facts(estimate.correction, estimate.field, head)
-        self._results["facts"] = str(write_facts(folder, facts | {"note": estimate.note}))
+        outcome = estimate.outcome
+        if outcome == "no_opposite_b0":
+            outcome = self.inputs.why_no_opposite
+        facts = replace(correction_facts(estimate.correction, shells), susceptibility=outcome)
+        if estimate.field is not None:
+            first = shells.b0[0] if shells.b0.size else 0
+            head = np.asarray(series.data[..., first], dtype=np.float32)
+            facts = replace(facts, field=field_facts(estimate.field, head))
+        self._results["facts"] = write_facts(folder, facts)
         return runtime
 
     def _opposite_b0s(self) -> "Iterator[OppositeB0]":
@@ -184,38 +198,43 @@ def eddy_displacement_mm(eddy: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
     return np.asarray(np.sqrt(np.einsum("ni,ij,nj->n", eddy, gram, eddy)))
 
 
-def correction_facts(
-    correction: "Correction", field: "Susceptibility | None", head: npt.NDArray[np.float32]
-) -> dict[str, Any]:
-    """Return what the report says about a correction; `head` is a volume to draw behind fields."""
+def correction_facts(correction: "Correction", shells: Shells) -> CorrectionFacts:
+    """Say what the model-based corrector did, but for susceptibility."""
+    from bids_gevnet.dwi.model_corrector.corrector import FEWEST_FOR_EDDY
+
     warp = correction.warp
-    lost = np.argwhere(correction.outliers)
-    facts: dict[str, Any] = {
-        "method": "model",
-        "largest_displacement_mm": round(float(displacement_mm(warp.transforms).max()), 3),
-        "largest_eddy_mm": round(float(eddy_displacement_mm(warp.eddy).max()), 3),
-        "eddy_terms_mm": np.round(warp.eddy, 4).tolist(),
-        "phase_encoding_axis": "ijk"[warp.axis],
-        "outlier_slices": len(lost),
-        "outlier_list": [
-            [int(k), int(z), round(float(correction.z_scores[k, z]), 2)]
-            for k, z in lost[:_MOST_LISTED]
-        ],
-        "susceptibility": field is not None,
-        "not_done": "motion within a volume, and the change of the susceptibility field when "
-        "the head turns, which FSL eddy can correct",
-    }
-    if field is not None:
-        inside = np.abs(field.field) * (head > head.mean())
-        where = np.unravel_index(int(np.argmax(inside)), inside.shape)
-        facts["susceptibility_field"] = {
-            "largest_mm": round(float(np.percentile(np.abs(field.field), 99.9)), 2),
-            "correlation_before": round(field.correlation_before, 4),
-            "correlation_after": round(field.correlation_after, 4),
-            "planes_mm": [np.round(plane, 1).tolist() for plane in _planes(field.field, where)],
-            "head": [(plane > head.mean()).astype(int).tolist() for plane in _planes(head, where)],
-        }
-    return facts
+    outliers = np.argwhere(correction.outliers)
+    # On smaller shells neither eddy currents nor outlier slices are looked for.
+    complete = any(len(shell.volumes) >= FEWEST_FOR_EDDY for shell in shells.shells)
+    return CorrectionFacts(
+        method="model",
+        note=correction.note,
+        largest_displacement_mm=round(float(displacement_mm(warp.transforms).max()), 3),
+        eddy_currents=complete,
+        largest_eddy_mm=round(float(eddy_displacement_mm(warp.eddy).max()), 3),
+        eddy_terms_mm=to_rows(np.round(warp.eddy, 4)),
+        phase_encoding_axis="i" if warp.axis == 0 else "j" if warp.axis == 1 else "k",
+        outlier_slices=len(outliers) if complete else None,
+        outliers=tuple(
+            OutlierSlice(
+                volume=int(k), slice=int(z), z_score=round(float(correction.z_scores[k, z]), 2)
+            )
+            for k, z in outliers[:_MOST_LISTED]
+        ),
+    )
+
+
+def field_facts(field: "Field", head: npt.NDArray[np.float32]) -> SusceptibilityField:
+    """Describe a susceptibility field; `head` (X, Y, Z) is a volume to draw behind it."""
+    inside = np.abs(field.field) * (head > head.mean())
+    where = np.unravel_index(int(np.argmax(inside)), inside.shape)
+    return SusceptibilityField(
+        largest_mm=round(float(np.percentile(np.abs(field.field), 99.9)), 2),
+        correlation_before=round(float(field.correlation_before), 4),
+        correlation_after=round(float(field.correlation_after), 4),
+        planes_mm=tuple(to_rows(np.round(plane, 1)) for plane in _planes(field.field, where)),
+        head=tuple(to_rows(plane > head.mean()) for plane in _planes(head, where)),
+    )
 
 
 def _planes(

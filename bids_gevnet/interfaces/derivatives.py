@@ -1,7 +1,8 @@
-"""Write a scan's derivatives: every file whole, named and described as BIDS asks."""
+"""Write a scan's derivatives: each file whole, with the name and sidecar that BIDS asks for."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,33 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.bids.derivatives import DerivativeNames
+from bids_gevnet.bids.derivatives import (
+    BRAIN_MASK,
+    CONFOUNDS,
+    FACTS,
+    MEAN_B0,
+    SAMPLES,
+    SERIES,
+    DerivativeNames,
+    gradient_files,
+    prediction_ending,
+    rish_ending,
+    sidecar,
+    transform_ending,
+)
 from bids_gevnet.bids.writing import write_image, write_json, write_text
 from bids_gevnet.dwi.gradients import bvecs_ras_to_fsl
+from bids_gevnet.facts import (
+    ConformFacts,
+    CorrectionFacts,
+    JoinFacts,
+    MaskFacts,
+    PredictionFacts,
+    QualityFacts,
+    RegistrationFacts,
+    ScanFacts,
+    SphereFacts,
+)
 from bids_gevnet.interfaces.series import read_facts, read_gradients, read_image, read_mask
 from bids_gevnet.interfaces.sphere import SAMPLE_STEP
 
@@ -64,16 +89,18 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     samples = File(exists=True, mandatory=True, desc="S/b0 at the HEALPix points")
     rish = traits.List(File(exists=True), mandatory=True, desc="one map per degree")
     degrees = traits.List(traits.Int(), mandatory=True, desc="their degrees")
-    facts = traits.Dict(key_trait=traits.Str(), value_trait=traits.Any(), desc="facts known early")
-    conform_facts = traits.List(File(exists=True), desc="of each run")
-    correction_facts = traits.List(File(exists=True), desc="of each run")
-    join_facts = File(exists=True, desc="of the joined scan")
-    mask_facts = File(exists=True, desc="of the brain mask")
-    registration_facts = File(exists=True, desc="of the registration")
-    sphere_facts = File(exists=True, desc="of the sampling")
-    quality_facts = File(exists=True, desc="of the quality measures")
+    facts = traits.Dict(
+        key_trait=traits.Str(), value_trait=traits.Any(), desc="ScanFacts known early, as JSON"
+    )
+    conform_facts = traits.List(File(exists=True), mandatory=True, desc="of each run")
+    correction_facts = traits.List(File(exists=True), mandatory=True, desc="of each run")
+    join_facts = File(exists=True, mandatory=True, desc="of the joined scan")
+    mask_facts = File(exists=True, mandatory=True, desc="of the brain mask")
+    registration_facts = File(exists=True, mandatory=True, desc="of the registration")
+    sphere_facts = File(exists=True, mandatory=True, desc="of the sampling")
+    quality_facts = File(exists=True, mandatory=True, desc="of the quality measures")
     prediction = File(exists=True, desc="table of a prediction, if a model was given")
-    prediction_facts = File(exists=True, desc="of the prediction")
+    prediction_facts = File(exists=True, desc="of the prediction, if a model was given")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="files at a time")
 
 
@@ -97,55 +124,66 @@ class WriteDerivatives(SimpleInterface):
             resolution_mm=self.inputs.resolution_mm,
         )
         facts = self._gather_facts()
-        tasks = [*self._native_tasks(names), *self._standard_tasks(names, facts)]
-        table = names.native("model-gevnet_prediction.tsv")
-        if isdefined(self.inputs.prediction):
+        tasks = [*self._native_tasks(names), *self._standard_tasks(names, facts.sphere)]
+        # A table of an earlier run, with another model or with one at all, would mislead.
+        for table in names.folder.glob(f"{names.prefix}_model-*_prediction.tsv"):
+            table.unlink()
+        if facts.prediction is not None:
+            target = names.native(prediction_ending(facts.prediction.network))
             text = Path(self.inputs.prediction).read_text(encoding="utf-8")
-            tasks.append(lambda: write_text(table, text))
-        else:
-            table.unlink(missing_ok=True)  # of an earlier run with a model
+            tasks.append(lambda: write_text(target, text))
         with ThreadPoolExecutor(self.inputs.num_threads) as pool:
             # Compression takes most of the time, and zlib lets other threads run meanwhile.
             for done in [pool.submit(task) for task in tasks]:
                 done.result()
         # Last: whoever finds the facts knows that all the rest is there.
-        path = names.native("desc-report_facts.json")
-        write_json(path, facts)
+        path = names.native(FACTS)
+        write_json(path, facts.to_json())
         self._results["facts"] = str(path)
         return runtime
 
-    def _gather_facts(self) -> dict[str, Any]:
-        facts: dict[str, Any] = dict(self.inputs.facts) if isdefined(self.inputs.facts) else {}
-        for name in ("conform", "correction"):
-            paths = getattr(self.inputs, f"{name}_facts")
-            facts[name] = [read_facts(path) for path in paths] if isdefined(paths) else []
-        for name in ("join", "mask", "registration", "sphere", "quality", "prediction"):
-            path = getattr(self.inputs, f"{name}_facts")
-            facts[name] = read_facts(path) if isdefined(path) else {}
-        return facts
+    def _gather_facts(self) -> ScanFacts:
+        inputs = self.inputs
+        known = ScanFacts.read(inputs.facts if isdefined(inputs.facts) else {})
+        return replace(
+            known,
+            conform=tuple(read_facts(path, ConformFacts) for path in inputs.conform_facts),
+            correction=tuple(
+                read_facts(path, CorrectionFacts) for path in inputs.correction_facts
+            ),
+            join=read_facts(inputs.join_facts, JoinFacts),
+            mask=read_facts(inputs.mask_facts, MaskFacts),
+            registration=read_facts(inputs.registration_facts, RegistrationFacts),
+            sphere=read_facts(inputs.sphere_facts, SphereFacts),
+            quality=read_facts(inputs.quality_facts, QualityFacts),
+            prediction=read_facts(inputs.prediction_facts, PredictionFacts)
+            if isdefined(inputs.prediction_facts)
+            else None,
+        )
 
     def _native_tasks(self, names: DerivativeNames) -> list[Callable[[], None]]:
         inputs, sources = self.inputs, {"Sources": self.inputs.sources}
         series = {**sources, "SkullStripped": False}
         to_template = np.array(inputs.to_template)
-        label = f"from-dwi_to-{names.template}_mode-image_xfm.txt"
         return [
             lambda: _write_series(
-                names.native("desc-preproc_dwi.nii.gz"),
+                names.native(SERIES),
                 inputs.native,
                 inputs.native_gradients,
                 series,
             ),
-            lambda: _copy_image(names.native("dwiref.nii.gz"), inputs.reference, sources),
-            lambda: _copy_mask(names.native("desc-brain_mask.nii.gz"), inputs.mask, sources),
+            lambda: _copy_image(names.native(MEAN_B0), inputs.reference, sources),
+            lambda: _copy_mask(names.native(BRAIN_MASK), inputs.mask, sources),
             lambda: _write_confounds(names, inputs.confounds),
-            lambda: write_text(names.native(label), to_itk_text(to_template)),
+            lambda: write_text(
+                names.native(transform_ending(names.template)), to_itk_text(to_template)
+            ),
         ]
 
     def _standard_tasks(
-        self, names: DerivativeNames, facts: dict[str, Any]
+        self, names: DerivativeNames, sphere: SphereFacts
     ) -> list[Callable[[], None]]:
-        inputs, sphere = self.inputs, facts["sphere"]
+        inputs = self.inputs
         where = {
             "Sources": inputs.sources,
             "Resolution": f"{inputs.resolution_mm:g} mm isotropic, cropped to the brain",
@@ -153,36 +191,33 @@ class WriteDerivatives(SimpleInterface):
         healpix = where | {
             "Description": "Diffusion signal as a fraction of b0 at the distinct HEALPix points: "
             "of each opposite pair the pixel with the smaller index, in increasing order",
-            "Nside": sphere.get("nside"),
+            "Nside": sphere.nside,
             "Ordering": "NESTED",
             "AntipodalPairs": True,
-            "Kernel": f"{sphere.get('kernel')}, smoothing {sphere.get('smoothing')}",
-            "BValue": sphere.get("b_value"),
+            "Kernel": f"{sphere.kernel}, smoothing {sphere.smoothing}",
+            "BValue": sphere.b_value,
             "SkullStripped": True,
         }
         tasks: list[Callable[[], None]] = [
             lambda: _copy_image(
-                names.standard("desc-healpix_dwi.nii.gz"),
+                names.standard(SAMPLES),
                 inputs.samples,
                 healpix,
                 scale=SAMPLE_STEP,
             ),
             lambda: _write_series(
-                names.standard("desc-preproc_dwi.nii.gz"),
+                names.standard(SERIES),
                 inputs.standard,
                 inputs.standard_gradients,
                 where | {"SkullStripped": False},
             ),
-            lambda: _copy_mask(
-                names.standard("desc-brain_mask.nii.gz"), inputs.standard_mask, where
-            ),
+            lambda: _copy_mask(names.standard(BRAIN_MASK), inputs.standard_mask, where),
         ]
         for degree, path in zip(inputs.degrees, inputs.rish, strict=True):
-            ending = f"model-sh_param-rish{degree}_dwimap.nii.gz"
             about = where | {"Description": f"Energy of degree {degree} of S/b0 (RISH)"}
             tasks.append(
-                lambda ending=ending, path=path, about=about: _copy_image(  # type: ignore[misc]
-                    names.standard(ending), path, about
+                lambda degree=degree, path=path, about=about: _copy_image(  # type: ignore[misc]
+                    names.standard(rish_ending(degree)), path, about
                 )
             )
         return tasks
@@ -203,11 +238,6 @@ def to_itk_text(to_template: FloatArray) -> str:
     )
 
 
-def sidecar(image: Path) -> Path:
-    """Path of the JSON file beside an image."""
-    return image.with_name(image.name.removesuffix(".nii.gz") + ".json")
-
-
 def _copy_image(
     target: Path, source: str, about: dict[str, Any], *, scale: float | None = None
 ) -> None:
@@ -225,17 +255,18 @@ def _copy_mask(target: Path, source: str, about: dict[str, Any]) -> None:
 def _write_series(target: Path, image: str, gradients: str, about: dict[str, Any]) -> None:
     _, affine = read_image(image)
     bvals, bvecs_ras = read_gradients(gradients)
-    stem = target.name.removesuffix(".nii.gz")
+    bval, bvec = gradient_files(target)
     fsl = bvecs_ras_to_fsl(bvecs_ras, affine) + 0.0  # no negative zeros
     rows = "\n".join(" ".join(f"{value:.6f}" for value in row) for row in fsl.T)
-    write_text(target.with_name(f"{stem}.bvec"), rows + "\n")
-    write_text(target.with_name(f"{stem}.bval"), " ".join(f"{value:g}" for value in bvals) + "\n")
+    write_text(bvec, rows + "\n")
+    write_text(bval, " ".join(f"{value:g}" for value in bvals) + "\n")
     _copy_image(target, image, about)
 
 
 def _write_confounds(names: DerivativeNames, source: str) -> None:
     text = Path(source).read_text(encoding="utf-8")
     columns = text.split("\n", 1)[0].split("\t")
-    write_text(names.native("desc-confounds_timeseries.tsv"), text)
+    table = names.native(CONFOUNDS)
+    write_text(table, text)
     about = {column: _CONFOUNDS[column] for column in columns}
-    write_json(names.native("desc-confounds_timeseries.json"), about)
+    write_json(sidecar(table), about)

@@ -1,4 +1,4 @@
-"""FSL's topup, eddy and bet as Nipype interfaces.
+"""Run FSL's topup, eddy and bet.
 
 Nipype has its own; they look for program names that recent FSL no longer has and write one file
 per volume in places. These run the command lines of `bids_gevnet.dwi.fsl`.
@@ -17,6 +17,7 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
@@ -35,7 +36,9 @@ from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, bvecs_ras_to_fsl
 from bids_gevnet.dwi.phase_encoding import PhaseEncoding, acquisition_rows, reorder_phase_encoding
 from bids_gevnet.dwi.shells import mean_volume
 from bids_gevnet.errors import ParticipantError
+from bids_gevnet.facts import CorrectionFacts, MaskFacts
 from bids_gevnet.interfaces.confounds import write_confounds
+from bids_gevnet.interfaces.masking import mask_volume_ml
 from bids_gevnet.interfaces.series import (
     read_image,
     read_mask,
@@ -96,7 +99,6 @@ class TopupOutputSpec(TraitedSpec):
 
     base = traits.Str(desc="prefix that eddy takes")
     unwarped = File(exists=True, desc="corrected b0s")
-    facts = File(exists=True, desc="what the report says")
 
 
 class Topup(SimpleInterface):
@@ -149,8 +151,6 @@ class Topup(SimpleInterface):
         )
         self._results["base"] = str(base)
         self._results["unwarped"] = f"{base}_unwarped.nii.gz"
-        facts = {"images": [Path(image).name for image in self.inputs.images]}
-        self._results["facts"] = str(write_facts(folder, facts))
         return runtime
 
 
@@ -173,6 +173,13 @@ class EddyInputSpec(BaseInterfaceInputSpec):
     direction = traits.Str(mandatory=True, desc="BIDS PhaseEncodingDirection of the raw image")
     readout_s = traits.Float(mandatory=True, desc="total readout time")
     topup_base = traits.Str(desc="prefix of topup's output, if it ran")
+    why_no_topup = traits.Enum(
+        "no_opposite_b0",
+        "unknown_direction",
+        "no_topup",
+        usedefault=True,
+        desc="why it did not, if it did not",
+    )
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
 
 
@@ -182,7 +189,7 @@ class EddyOutputSpec(TraitedSpec):
     image = File(exists=True, desc="corrected series")
     gradients = File(exists=True, desc="rotated gradients in world RAS")
     confounds = File(exists=True, desc="motion per volume")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="CorrectionFacts of the run")
 
 
 class Eddy(SimpleInterface):
@@ -203,7 +210,6 @@ class Eddy(SimpleInterface):
         np.savetxt(folder / "bvals", series.bvals[None], fmt="%g")
         fsl = bvecs_ras_to_fsl(series.bvecs_ras, series.affine)
         np.savetxt(folder / "bvecs", fsl.T, fmt="%.8f")
-        topup_base = getattr(self.inputs, "topup_base", None)
         base = folder / "eddy"
         run_program(
             eddy_arguments(
@@ -215,15 +221,16 @@ class Eddy(SimpleInterface):
                 acqp=folder / "acqp.txt",
                 index=folder / "index.txt",
                 out_base=base,
-                topup_base=Path(topup_base)
-                if isinstance(topup_base, str) and topup_base
-                else None,
+                topup_base=Path(self.inputs.topup_base) if self._has_topup() else None,
                 threads=self.inputs.num_threads,
             ),
             folder,
         )
         self._collect(folder, base, series.bvals, series.affine)
         return runtime
+
+    def _has_topup(self) -> bool:
+        return isdefined(self.inputs.topup_base) and bool(self.inputs.topup_base)
 
     def _collect(
         self,
@@ -233,13 +240,14 @@ class Eddy(SimpleInterface):
         affine: npt.NDArray[np.float64],
     ) -> None:
         outlier_map = Path(f"{base}.eddy_outlier_map")
-        found = parse_eddy(
+        parsed = parse_eddy(
             Path(f"{base}.eddy_parameters").read_text(encoding="utf-8"),
             Path(f"{base}.eddy_rotated_bvecs").read_text(encoding="utf-8"),
             outlier_map.read_text(encoding="utf-8") if outlier_map.exists() else None,
             len(bvals),
         )
-        bvecs_ras = bvecs_fsl_to_ras(found.bvecs_fsl, affine)
+        parameters = np.hstack([parsed.translations_mm, parsed.rotations_rad])
+        bvecs_ras = bvecs_fsl_to_ras(parsed.bvecs_fsl, affine)
         self._results["image"] = f"{base}.nii.gz"
         self._results["gradients"] = str(
             write_gradients(folder / "gradients.tsv", bvals, bvecs_ras)
@@ -247,17 +255,18 @@ class Eddy(SimpleInterface):
         self._results["confounds"] = str(
             write_confounds(
                 folder / "confounds.tsv",
-                np.hstack([found.translations_mm, found.rotations_rad]),
-                found.outlier_slices,
+                parameters,
+                parsed.outlier_slices,
             )
         )
-        facts = {
-            "method": "eddy",
-            "program": Path(self.inputs.program).name,
-            "susceptibility": isinstance(getattr(self.inputs, "topup_base", None), str),
-            "outlier_slices": int(found.outlier_slices.sum()),
-        }
-        self._results["facts"] = str(write_facts(folder, facts))
+        facts = CorrectionFacts(
+            method="eddy",
+            program=Path(self.inputs.program).name,
+            eddy_currents=True,
+            outlier_slices=int(parsed.outlier_slices.sum()),
+            susceptibility="corrected" if self._has_topup() else self.inputs.why_no_topup,
+        )
+        self._results["facts"] = write_facts(folder, facts)
 
 
 class BetInputSpec(BaseInterfaceInputSpec):
@@ -273,7 +282,7 @@ class BetOutputSpec(TraitedSpec):
     """A brain mask."""
 
     mask = File(exists=True, desc="brain")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="MaskFacts of the scan")
 
 
 class Bet(SimpleInterface):
@@ -294,5 +303,6 @@ class Bet(SimpleInterface):
         mask, affine = read_mask(folder / "brain_mask.nii.gz")
         write_image(folder / "mask.nii", mask, affine)
         self._results["mask"] = str(folder / "mask.nii")
-        self._results["facts"] = str(write_facts(folder, {"method": "bet"}))
+        facts = MaskFacts(method="bet", volume_ml=mask_volume_ml(mask, affine))
+        self._results["facts"] = write_facts(folder, facts)
         return runtime

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from nipype.interfaces.base import (
     BaseInterfaceInputSpec,
     File,
@@ -15,6 +16,7 @@ from nipype.interfaces.base import (
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.mask import brain_mask
 from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
+from bids_gevnet.facts import MaskFacts
 from bids_gevnet.interfaces.series import read_series, write_facts
 from bids_gevnet.settings import B0_THRESHOLD
 
@@ -31,7 +33,7 @@ class MaskBrainOutputSpec(TraitedSpec):
     """A brain mask."""
 
     mask = File(exists=True, desc="brain")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="MaskFacts of the scan")
 
 
 class MaskBrain(SimpleInterface):
@@ -49,7 +51,11 @@ class MaskBrain(SimpleInterface):
         mask = brain_mask(b0, series.affine, weighted)
         write_image(folder / "mask.nii", mask, series.affine)
         self._results["mask"] = str(folder / "mask.nii")
-        volume_ml = mask.sum() * abs(np.linalg.det(series.affine[:3, :3])) / 1000
-        facts = {"method": "otsu", "volume_ml": round(float(volume_ml), 1)}
-        self._results["facts"] = str(write_facts(folder, facts))
+        facts = MaskFacts(method="otsu", volume_ml=mask_volume_ml(mask, series.affine))
+        self._results["facts"] = write_facts(folder, facts)
         return runtime
+
+
+def mask_volume_ml(mask: npt.NDArray[np.bool_], affine: npt.NDArray[np.float64]) -> float:
+    """Return the volume of a mask in ml, to a tenth."""
+    return round(float(mask.sum() * abs(np.linalg.det(affine[:3, :3])) / 1000), 1)

@@ -1,4 +1,4 @@
-"""Head motion without FSL: register every volume rigidly with ANTs."""
+"""Estimate head motion without FSL: register every volume rigidly with ANTs."""
 
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from nipype.interfaces.base import (
 from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.motion import displacement_mm, estimate_motion, rigid_parameters
 from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.facts import CorrectionFacts
 from bids_gevnet.interfaces.confounds import write_confounds
 from bids_gevnet.interfaces.series import read_series, write_facts, write_gradients
 from bids_gevnet.settings import B0_THRESHOLD
@@ -27,7 +28,7 @@ class EstimateMotionInputSpec(BaseInterfaceInputSpec):
     gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     enabled = traits.Bool(True, usedefault=True, desc="False leaves every volume where it is")
-    reason = traits.Str("", usedefault=True, desc="why rigid registration has to do, if it has")
+    reason = traits.Str("", usedefault=True, desc="why a better method was ruled out")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
 
 
@@ -37,11 +38,11 @@ class EstimateMotionOutputSpec(TraitedSpec):
     transforms = File(exists=True, desc="(n, 4, 4): volume to reference, world mm")
     gradients = File(exists=True, desc="rotated gradients")
     confounds = File(exists=True, desc="motion per volume")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="CorrectionFacts of the run")
 
 
 class EstimateMotion(SimpleInterface):
-    """ANTs rigid registration of every volume; nothing is interpolated yet."""
+    """Register every volume rigidly with ANTs; nothing is interpolated yet."""
 
     input_spec = EstimateMotionInputSpec
     output_spec = EstimateMotionOutputSpec
@@ -67,10 +68,12 @@ class EstimateMotion(SimpleInterface):
         self._results["confounds"] = str(
             write_confounds(folder / "confounds.tsv", rigid_parameters(transforms))
         )
-        facts = {
-            "method": "ants" if self.inputs.enabled else "none",
-            "note": "; ".join(filter(None, notes)),
-            "largest_displacement_mm": round(float(displacement_mm(transforms).max()), 3),
-        }
-        self._results["facts"] = str(write_facts(folder, facts))
+        facts = CorrectionFacts(
+            method="ants" if self.inputs.enabled else "none",
+            note="; ".join(filter(None, notes)),
+            largest_displacement_mm=round(float(displacement_mm(transforms).max()), 3),
+            eddy_currents=False,
+            susceptibility="not_supported",
+        )
+        self._results["facts"] = write_facts(folder, facts)
         return runtime

@@ -1,4 +1,4 @@
-"""Numbers that tell whether a scan can be trusted."""
+"""Measure the quality of a corrected scan, and check its gradient table."""
 
 import dataclasses
 from pathlib import Path
@@ -19,6 +19,7 @@ from bids_gevnet.dwi.coherence import Coherence, check_coherence
 from bids_gevnet.dwi.conform import ras_order
 from bids_gevnet.dwi.quality import assess_quality
 from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.facts import GradientCheck, QualityFacts
 from bids_gevnet.interfaces.series import read_image, read_mask, read_series, write_facts
 from bids_gevnet.settings import B0_THRESHOLD
 
@@ -38,11 +39,11 @@ class MeasureQualityInputSpec(BaseInterfaceInputSpec):
 class MeasureQualityOutputSpec(TraitedSpec):
     """Facts for the report."""
 
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="QualityFacts of the scan")
 
 
 class MeasureQuality(SimpleInterface):
-    """SNR, CNR, misfit of the tensor, and whether the gradient table fits the anatomy."""
+    """Measure SNR, CNR and misfit of the tensor; check whether the gradient table fits."""
 
     input_spec = MeasureQualityInputSpec
     output_spec = MeasureQualityOutputSpec
@@ -54,22 +55,15 @@ class MeasureQuality(SimpleInterface):
         quality = assess_quality(
             series.data, mask, series.bvals, series.bvecs_ras, shells, choose_shell(shells)
         )
-        coherence = self._coherence(mask)
-        facts = _rounded(dataclasses.asdict(quality)) | {
-            "coherence": {
-                "text": str(coherence),
-                "identity_is_best": coherence.identity_is_best,
-                "best": str(coherence.best),
-                "score": round(float(coherence.scores[0]), 4),
-                "best_score": round(float(coherence.scores.max()), 4),
-                "voxels": coherence.n_voxels,
-            }
-        }
-        self._results["facts"] = str(write_facts(Path(runtime.cwd), facts))
+        facts = QualityFacts(
+            **_rounded(dataclasses.asdict(quality)),
+            gradient_check=gradient_check(self._coherence(mask)),
+        )
+        self._results["facts"] = write_facts(Path(runtime.cwd), facts)
         return runtime
 
     def _coherence(self, mask: npt.NDArray[np.bool_]) -> Coherence:
-        """Check the table of the raw run, so that what is found can be mended in its file."""
+        """Check the table of the raw run, so that its file can be fixed."""
         data, affine = read_image(self.inputs.raw_image)
         table = read_gradient_table(
             Path(self.inputs.raw_image),
@@ -88,6 +82,19 @@ class MeasureQuality(SimpleInterface):
             table.bvecs[volumes],
             b0_threshold=self.inputs.b0_threshold,
         )
+
+
+def gradient_check(coherence: Coherence) -> GradientCheck:
+    """Say what the coherence of white matter tells about the gradient table."""
+    if coherence.n_voxels == 0:
+        return GradientCheck(outcome="undecided", text=str(coherence), voxels=0)
+    return GradientCheck(
+        outcome="fits" if coherence.identity_is_best else "wrong",
+        text=str(coherence),
+        score=round(float(coherence.scores[0]), 4),
+        best_score=round(float(coherence.scores.max()), 4),
+        voxels=coherence.n_voxels,
+    )
 
 
 def _rounded(numbers: dict[str, float | None]) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.motion import align_means, displacement_mm
 from bids_gevnet.dwi.shells import mean_volume
+from bids_gevnet.facts import JoinFacts
 from bids_gevnet.interfaces.confounds import read_confounds, write_confounds
 from bids_gevnet.interfaces.series import (
     Series,
@@ -61,7 +62,7 @@ class JoinRunsOutputSpec(TraitedSpec):
     confounds = File(exists=True, desc="motion of all volumes")
     native = File(exists=True, desc="all volumes, resampled in the space of the first run")
     reference = File(exists=True, desc="their mean b0")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="JoinFacts of the scan")
 
 
 class JoinRuns(SimpleInterface):
@@ -89,9 +90,8 @@ class JoinRuns(SimpleInterface):
             turned = rotate_bvecs(runs[i].bvecs_ras, link)
             runs[i] = Series(runs[i].data, runs[i].affine, runs[i].bvals, turned)
         self._write(folder, runs, per_run, natives)
-        self._results["facts"] = str(
-            write_facts(folder, {"runs": len(runs), "apart_mm": apart, "joined": len(runs) > 1})
-        )
+        facts = JoinFacts(runs=len(runs), apart_mm=tuple(apart))
+        self._results["facts"] = write_facts(folder, facts)
         return runtime
 
     def _transforms(self, runs: list[Series]) -> "list[npt.NDArray[np.float64] | Warp]":

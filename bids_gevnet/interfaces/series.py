@@ -1,4 +1,4 @@
-"""How a diffusion series lies on disk between nodes.
+"""Read and write what nodes hand on to each other: diffusion series and facts.
 
 An image (uncompressed NIfTI, so that it can be mapped into memory), a table of gradients
 (b in s/mm², unit vector in world RAS) and, where a correction has estimated them, a stack of
@@ -6,17 +6,18 @@ rigid transforms that is applied together with the next resampling.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from bids_gevnet.bids.images import load_image
 from bids_gevnet.bids.writing import write_image, write_json, write_text
+from bids_gevnet.facts.json_form import Facts
 
+AnyFacts = TypeVar("AnyFacts", bound=Facts)
 FloatArray = npt.NDArray[np.float64]
 
 _HEADER = "b\tx\ty\tz\n"
@@ -85,14 +86,20 @@ def write_series(folder: Path, series: Series) -> tuple[Path, Path]:
     return image, table
 
 
-def read_facts(path: str | Path) -> dict[str, Any]:
-    """Read what a node noted for the report."""
-    facts: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+def to_rows(matrix: npt.NDArray[Any]) -> tuple[tuple[float, ...], ...]:
+    """Give a matrix (rows, columns) as facts hold it."""
+    return tuple(tuple(float(value) for value in row) for row in matrix)
+
+
+def read_facts(path: str | Path, kind: type[AnyFacts]) -> AnyFacts:
+    """Read the facts that a node of this run wrote."""
+    facts, unread = kind.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    assert not unread, f"{path} is not what its node wrote: {unread}"
     return facts
 
 
-def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
-    """Write what a person should know about a node's work, for the report."""
+def write_facts(folder: Path, facts: Facts) -> str:
+    """Write what a node did, for the report; return the path as Nipype takes it."""
     path = folder / "facts.json"
-    write_json(path, facts)
-    return path
+    write_json(path, facts.to_json())
+    return str(path)

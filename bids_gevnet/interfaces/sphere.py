@@ -1,5 +1,6 @@
-"""Put one shell of a scan in template space on the sphere, and map its invariants."""
+"""Sample one shell of a scan in template space on the sphere, and map its RISH features."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from nipype.interfaces.base import (
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.sampling import sample_shell
+from bids_gevnet.dwi.shells import Shell, Shells
+from bids_gevnet.facts import ShellFacts, SphereFacts
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.interfaces.series import read_mask, read_series, write_facts
@@ -41,11 +44,11 @@ class SampleSphereOutputSpec(TraitedSpec):
     samples = File(exists=True, desc="S/b0 at the distinct HEALPix points, zero outside the brain")
     rish = traits.List(File(exists=True), desc="one map per degree")
     degrees = traits.List(traits.Int(), desc="the degrees of the maps")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="SphereFacts of the scan")
 
 
 class SampleSphere(SimpleInterface):
-    """Shell selection, S/b0, spherical RBF resampling and RISH, brain voxels only."""
+    """Choose a shell, divide by b0, resample to HEALPix and map RISH, in brain voxels only."""
 
     input_spec = SampleSphereInputSpec
     output_spec = SampleSphereOutputSpec
@@ -72,23 +75,30 @@ class SampleSphere(SimpleInterface):
             for i, degree in enumerate(degrees)
         ]
         self._results["degrees"] = list(degrees)
-        self._results["facts"] = str(
-            write_facts(
-                folder,
-                {
-                    "b_value": round(shell.b_value, 1),
-                    "directions": shell.n_directions,
-                    "shells": [[round(s.b_value, 1), s.n_directions] for s in shells.shells],
-                    "b0_volumes": int(shells.b0.size),
-                    "nside": nside,
-                    "kernel": DEFAULT_KERNEL,
-                    "smoothing": DEFAULT_SMOOTHING,
-                    "voxels": int(mask.sum()),
-                    "residual_rms": round(on_sphere.residual_rms, 5),
-                },
-            )
+        facts = replace(
+            sampling_facts(shell, shells, nside),
+            voxels=int(mask.sum()),
+            residual_rms=round(on_sphere.residual_rms, 5),
         )
+        self._results["facts"] = write_facts(folder, facts)
         return runtime
+
+
+def sampling_facts(shell: Shell, shells: Shells, nside: int) -> SphereFacts:
+    """Say how a shell is sampled, as far as gradients and settings decide it."""
+    return SphereFacts(
+        b_value=round(shell.b_value, 1),
+        directions=shell.n_directions,
+        shells=tuple(
+            ShellFacts(b_value=round(s.b_value, 1), directions=s.n_directions)
+            for s in shells.shells
+        ),
+        b0_volumes=int(shells.b0.size),
+        nside=nside,
+        kernel=DEFAULT_KERNEL,
+        smoothing=DEFAULT_SMOOTHING,
+        degrees=fit_limits(nside)[1],
+    )
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""The template: where it comes from, the grid scans are put on, and the way there."""
+"""Load the template, choose the output grid, and register a scan to the template."""
 
 import re
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from bids_gevnet.dwi.registration import (
     register_to_template,
 )
 from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.facts import RegistrationFacts
 from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
 from bids_gevnet.settings import PreprocessingSettings
 
@@ -138,10 +139,10 @@ class RegisterToTemplateInputSpec(BaseInterfaceInputSpec):
 
 
 class RegisterToTemplateOutputSpec(TraitedSpec):
-    """The way to the template."""
+    """The transform to the template."""
 
     to_template = traits.List(desc="rows of the affine from the scan to the template, world mm")
-    facts = File(exists=True, desc="what the report says")
+    facts = File(exists=True, desc="RegistrationFacts of the scan")
 
 
 class RegisterToTemplate(SimpleInterface):
@@ -156,23 +157,23 @@ class RegisterToTemplate(SimpleInterface):
         path = Path(self.inputs.template) if isdefined(self.inputs.template) else None
         loaded = load_template(path)
         template = Volume(loaded.image, loaded.affine, loaded.mask)
-        found, source = None, "b0"
+        registration, source = None, "b0"
         if isdefined(self.inputs.t1w):
-            found, source = self._through_t1w(scan, template), "T1w"
-        if found is None or found.is_poor:
+            registration, source = self._through_t1w(scan, template), "T1w"
+        if registration is None or registration.is_poor:
             direct = register_to_template(scan, template)
-            if found is None or _worth(direct) > _worth(found):
-                found, source = direct, "b0"
-        self._results["to_template"] = found.moving_to_fixed.tolist()
-        facts = {
-            "source": source,
-            "template": loaded.label,
-            "dice": round(found.dice, 4),
-            "information": round(found.information, 4),
-            "poor": bool(found.is_poor),
-            "text": str(found),
-        }
-        self._results["facts"] = str(write_facts(Path(runtime.cwd), facts))
+            if registration is None or _worth(direct) > _worth(registration):
+                registration, source = direct, "b0"
+        self._results["to_template"] = registration.moving_to_fixed.tolist()
+        facts = RegistrationFacts(
+            source="T1w" if source == "T1w" else "b0",
+            template=loaded.label,
+            dice=round(float(registration.dice), 4),
+            information=round(float(registration.information), 4),
+            poor=bool(registration.is_poor),
+            text=str(registration),
+        )
+        self._results["facts"] = write_facts(Path(runtime.cwd), facts)
         return runtime
 
     def _through_t1w(self, scan: Volume, template: Volume) -> Registration | None:

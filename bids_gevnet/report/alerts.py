@@ -1,19 +1,27 @@
-"""What a person has to know before anything else: errors, warnings and fallbacks of a scan."""
+"""Collect what a person has to know first about a scan: errors, warnings and fallbacks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from bids_gevnet.report.figures.motion import LARGE_STEP_MM, MotionSummary
-from bids_gevnet.report.scan_files import ScanEvidence
+from bids_gevnet.bids.derivatives import (
+    BRAIN_MASK,
+    CONFOUNDS,
+    MEAN_B0,
+    SAMPLES,
+    SERIES,
+    prediction_ending,
+    rish_ending,
+)
+from bids_gevnet.facts import AcquisitionFacts, ScanFacts
+from bids_gevnet.report.correction_methods import METHODS, describe_susceptibility
+from bids_gevnet.report.figures.motion import LARGE_DISPLACEMENT_MM, MotionSummary
+from bids_gevnet.report.scan_files import ScanFiles
 
 LEVELS = ("error", "warning", "note")
-_LARGE_SHARE = 0.1
-"""Share of large steps above which the motion as such is a warning."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Alert:
     """One message: how grave it is, what it says, which section has more about it."""
 
     level: str
@@ -21,130 +29,133 @@ class Finding:
     section: str = ""
 
 
-def collect_findings(scan: ScanEvidence, motion: MotionSummary | None) -> list[Finding]:
-    """Gather the findings of a scan, the gravest first, each once."""
+def collect_alerts(scan: ScanFiles, motion: MotionSummary | None) -> list[Alert]:
+    """Gather the alerts of a scan, the gravest first, each once."""
+    facts = scan.facts
     sources = (
         _completeness(scan),
-        _acquisition(scan),
-        _conform(scan),
-        _correction(scan),
+        _acquisition(facts),
+        _conform(facts),
+        _correction(facts),
         _motion(motion),
-        _registration(scan),
-        _quality(scan),
+        _registration(facts),
+        _quality(facts),
+        _prediction(facts),
+        _unread(facts),
     )
-    found = dict.fromkeys(finding for source in sources for finding in source)
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+    alerts = dict.fromkeys(alert for source in sources for alert in source)
+    return sorted(alerts, key=lambda alert: LEVELS.index(alert.level))
 
 
-def _completeness(scan: ScanEvidence) -> Iterator[Finding]:
-    if not scan.facts:
-        yield Finding(
+def _completeness(scan: ScanFiles) -> Iterator[Alert]:
+    if not scan.is_finished:
+        yield Alert(
             "error",
             "The scan is not finished: its facts are missing or cannot be read. Run the same "
-            "command again; it goes on where it stopped.",
+            "command again; it resumes where it stopped.",
         )
         return
     expected = [
-        *(scan.native(e) for e in ("desc-preproc_dwi.nii.gz", "dwiref.nii.gz",
-                                   "desc-brain_mask.nii.gz", "desc-confounds_timeseries.tsv")),
-        *(scan.standard(e) for e in ("desc-preproc_dwi.nii.gz", "desc-brain_mask.nii.gz",
-                                     "desc-healpix_dwi.nii.gz",
-                                     "model-sh_param-rish0_dwimap.nii.gz")),
-    ]  # fmt: skip
+        *(scan.native(ending) for ending in (SERIES, MEAN_B0, BRAIN_MASK, CONFOUNDS)),
+        *(scan.standard(ending) for ending in (SERIES, BRAIN_MASK, SAMPLES, rish_ending(0))),
+    ]
+    if scan.facts.prediction is not None:
+        expected.append(scan.native(prediction_ending(scan.facts.prediction.network)))
     for path in expected:
         if not path.exists():
-            yield Finding("error", f"The derivative {path.name} is missing.")
+            yield Alert("error", f"The derivative {path.name} is missing.")
 
 
-def _acquisition(scan: ScanEvidence) -> Iterator[Finding]:
-    for run in scan.parts("acquisition"):
-        where = f" ({run.get('name', 'a run')})" if len(scan.parts("acquisition")) > 1 else ""
-        if run.get("phase_encoding_is_guess"):
-            text = run.get("phase_encoding_source") or "assumed, because the sidecar has none"
-            yield Finding("warning", f"Phase encoding{where}: {text}.", "acquisition")
-        if run.get("readout_is_dummy"):
-            text = run.get("readout_source") or "a dummy, because the sidecar has none"
-            yield Finding("warning", f"Readout time{where}: {text}.", "acquisition")
-        elif "fallback" in str(run.get("readout_source")) or "estimate" in str(
-            run.get("readout_source")
-        ):
-            yield Finding("note", f"Readout time{where}: {run['readout_source']}.", "acquisition")
-        for note in run.get("notes", []):
-            yield Finding("note", f"Input{where}: {note}.", "acquisition")
+def _acquisition(facts: ScanFacts) -> Iterator[Alert]:
+    for run in facts.acquisition:
+        where = f" ({run.name or 'a run'})" if len(facts.acquisition) > 1 else ""
+        if run.phase_encoding_is_guess:
+            text = run.phase_encoding_source or "assumed, because the sidecar has none"
+            yield Alert("warning", f"Phase encoding{where}: {text}.", "acquisition")
+        yield from _readout(run, where)
+        yield from (Alert("note", f"Input{where}: {note}.", "acquisition") for note in run.notes)
 
 
-def _conform(scan: ScanEvidence) -> Iterator[Finding]:
-    for run in scan.parts("conform"):
-        if count := run.get("not_finite"):
-            yield Finding(
+def _readout(run: AcquisitionFacts, where: str) -> Iterator[Alert]:
+    if run.readout_is_dummy:
+        text = run.readout_source or "a dummy, because the sidecar has none"
+        yield Alert("warning", f"Readout time{where}: {text}.", "acquisition")
+    elif run.readout_is_fallback:
+        text = run.readout_source or "not stated in the sidecar"
+        yield Alert("note", f"Readout time{where}: {text}.", "acquisition")
+
+
+def _conform(facts: ScanFacts) -> Iterator[Alert]:
+    for run in facts.conform:
+        if run.not_finite:
+            yield Alert(
                 "warning",
-                f"{count} voxels of the raw image were not finite numbers and became zero.",
+                f"{run.not_finite} values of the raw image were not finite numbers and became "
+                "zero.",
                 "acquisition",
             )
 
 
-def _correction(scan: ScanEvidence) -> Iterator[Finding]:
-    for run in scan.parts("correction"):
-        method = run.get("method")
-        if run.get("note"):
-            yield Finding("warning", f"Motion correction: {run['note']}", "motion")
-        if method == "none":
-            yield Finding("warning", "Neither motion nor distortions were corrected.", "motion")
-        elif method == "ants":
-            yield Finding(
-                "note",
-                "Motion was corrected by rigid registration (ANTs); eddy currents, "
-                "susceptibility distortions and lost slices were not. --correction model, or "
-                "eddy with FSL installed, corrects these too.",
-                "motion",
-            )
-        elif method in {"eddy", "model"} and not run.get("susceptibility"):
-            yield Finding(
-                "note",
-                "Susceptibility distortions were not corrected: there is no b0 with opposite "
-                "phase encoding" + (", or no topup." if method == "eddy" else "."),
-                "motion",
-            )
+def _correction(facts: ScanFacts) -> Iterator[Alert]:
+    for run in facts.correction:
+        if run.note:
+            yield Alert("warning", f"Correction: {run.note}.", "motion")
+        if run.method is None:
+            continue
+        words = METHODS[run.method]
+        if words.limits:
+            yield Alert(words.level, words.limits, "motion")
+        elif run.susceptibility not in {None, "corrected"}:
+            text = f"Susceptibility distortions were {describe_susceptibility(run)}."
+            yield Alert("note", text, "motion")
 
 
-def _motion(motion: MotionSummary | None) -> Iterator[Finding]:
+def _motion(motion: MotionSummary | None) -> Iterator[Alert]:
     if motion is None:
         return
-    if motion.large_steps:
-        level = "warning" if motion.largest_mm > 3 * LARGE_STEP_MM else "note"
-        count = len(motion.large_steps)
-        yield Finding(
+    if motion.large_displacements:
+        level = "warning" if motion.largest_mm > 3 * LARGE_DISPLACEMENT_MM else "note"
+        count = len(motion.large_displacements)
+        yield Alert(
             level,
-            f"{count} {'volume follows a step' if count == 1 else 'volumes follow steps'} of "
-            f"more than {LARGE_STEP_MM:g} mm; the largest is {motion.largest_mm:.2f} mm.",
+            f"Framewise displacement is above {LARGE_DISPLACEMENT_MM:g} mm in {count} "
+            f"volume{'' if count == 1 else 's'}; the largest is {motion.largest_mm:.2f} mm.",
             "motion",
         )
     if motion.outlier_slices:
-        yield Finding(
+        slices, volumes = motion.outlier_slices, len(motion.volumes_with_outliers)
+        yield Alert(
             "note",
-            f"{motion.outlier_slices} slices in {len(motion.volumes_with_outliers)} volumes were "
-            "replaced by their prediction.",
+            f"{slices} outlier slice{' was' if slices == 1 else 's were'} replaced by "
+            f"{'its' if slices == 1 else 'their'} prediction, in {volumes} "
+            f"volume{'' if volumes == 1 else 's'}.",
             "motion",
         )
 
 
-def _registration(scan: ScanEvidence) -> Iterator[Finding]:
-    facts = scan.part("registration")
-    if facts.get("poor"):
-        text = facts.get("warning") or facts.get("text") or "the registration looks poor"
-        yield Finding("warning", f"Template: {text}.", "template")
-    elif facts.get("warning"):
-        yield Finding("warning", f"Template: {facts['warning']}", "template")
+def _registration(facts: ScanFacts) -> Iterator[Alert]:
+    if facts.registration.poor:
+        text = facts.registration.text or "the registration looks poor"
+        yield Alert("warning", f"Template: {text}.", "template")
 
 
-def _quality(scan: ScanEvidence) -> Iterator[Finding]:
-    facts = scan.part("quality")
-    coherence = facts.get("coherence")
-    if isinstance(coherence, Mapping) and coherence.get("identity_is_best") is False:
-        yield Finding("warning", f"Gradients: {_sentence(coherence)}.", "gradients")
-    for text in facts.get("warnings", []):
-        yield Finding("warning", text, "quality")
+def _quality(facts: ScanFacts) -> Iterator[Alert]:
+    check = facts.quality.gradient_check
+    if check.outcome == "wrong":
+        text = check.text or "the gradient table does not fit the white matter"
+        yield Alert("warning", f"Gradients: {text}.", "gradients")
+    elif check.outcome == "undecided":
+        text = check.text or "the gradient table could not be checked"
+        yield Alert("note", f"Gradients: {text}.", "gradients")
 
 
-def _sentence(coherence: Mapping[str, Any]) -> str:
-    return str(coherence.get("text") or "the gradient table does not fit the white matter")
+def _prediction(facts: ScanFacts) -> Iterator[Alert]:
+    if facts.prediction is not None:
+        for text in facts.prediction.warnings:
+            yield Alert("warning", f"Prediction: {text}", "prediction")
+
+
+def _unread(facts: ScanFacts) -> Iterator[Alert]:
+    if facts.unread:
+        listed = "; ".join(facts.unread)
+        yield Alert("note", f"Facts of this scan that could not be read: {listed}.")

@@ -1,4 +1,4 @@
-"""The methods text: what really ran, in sentences a paper can use, with citations.
+"""Write the methods text: what ran, in sentences a paper can use, with citations.
 
 Every sentence depends on a fact of the scans; what did not run is not described, and a fact that
 is missing leaves its sentence out. Scans that differ are described together, each way with the
@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bids_gevnet.report.facts import Facts, clean_facts
+from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
+from bids_gevnet.facts import CorrectionFacts, ScanFacts, SphereFacts
+from bids_gevnet.report.correction_methods import METHODS
+from bids_gevnet.report.networks import network_sentence
 from bids_gevnet.report.references import REFERENCES, Reference
 from bids_gevnet.versions import __version__
 
@@ -37,21 +40,15 @@ class Methods:
         order = list(self.references)
 
         def numbers(match: re.Match[str]) -> str:
-            found = sorted(order.index(key) + 1 for key in match.group(1).split(","))
-            return "[" + ", ".join(map(str, found)) + "]"
+            cited = sorted(order.index(key) + 1 for key in match.group(1).split(","))
+            return "[" + ", ".join(map(str, cited)) + "]"
 
         return _CITE.sub(numbers, text)
 
 
-def methods_text(facts: Facts | Sequence[Facts]) -> str:
-    """Write the methods of one scan or several as Markdown.
-
-    Parameters
-    ----------
-    facts : mapping or sequence of mapping
-        As in `*_desc-report_facts.json`; any part may be missing.
-    """
-    return to_markdown(describe_methods(facts))
+def methods_text(scans: Sequence[ScanFacts]) -> str:
+    """Write the methods of some scans as Markdown; any fact may be missing."""
+    return to_markdown(describe_methods(scans))
 
 
 def to_markdown(methods: Methods) -> str:
@@ -65,11 +62,9 @@ def to_markdown(methods: Methods) -> str:
     return "\n".join(lines) + "\n"
 
 
-def describe_methods(facts: Facts | Sequence[Facts]) -> Methods:
+def describe_methods(scans: Sequence[ScanFacts]) -> Methods:
     """Choose the sentences and citations for what ran."""
-    raw = [facts] if isinstance(facts, Mapping) else facts
-    scans = [clean_facts(scan) for scan in raw]
-    parts: tuple[tuple[str, Callable[[Sequence[Facts]], Iterable[str]]], ...] = (
+    parts: tuple[tuple[str, Callable[[Sequence[ScanFacts]], Iterable[str]]], ...] = (
         ("Overview", _overview),
         ("Motion and distortions", _correction),
         ("Brain mask and template", _space),
@@ -94,97 +89,71 @@ def with_references(paragraphs: tuple[tuple[str, str], ...]) -> Methods:
     return Methods(paragraphs, {key: REFERENCES[key] for key in dict.fromkeys(keys)})
 
 
-def _part(scan: Facts, key: str) -> Facts:
-    part: Facts = scan.get(key, {})
-    return part
-
-
-def _runs(scans: Sequence[Facts], key: str) -> list[Facts]:
-    return [run for scan in scans for run in scan.get(key, [])]
-
-
 def _share(count: int, total: int, noun: str = "runs") -> str:
     """Say how many, where it is not all."""
     return "" if count == total else f" ({count} of {total} {noun})"
 
 
-def _overview(scans: Sequence[Facts]) -> Iterable[str]:
+def _overview(scans: Sequence[ScanFacts]) -> Iterable[str]:
     yield (
         f"Diffusion MRI organised as BIDS [@bids] was processed with bids_gevnet {__version__}, "
         "a BIDS App [@bidsapps] built on Nipype [@nipype], which prepares scans for gauge "
         "equivariant Volterra networks [@gevnet]."
     )
-    if any(_part(scan, "join").get("joined") for scan in scans):
+    if any(scan.join.joined for scan in scans):
         yield (
-            "Runs of one session on the same grid and with the same shells were corrected apart, "
-            "aligned rigidly to the first by their mean b0 and joined."
+            "Runs of one session on the same grid and with the same shells were corrected "
+            "separately, aligned rigidly to the first by their mean b0 and joined."
         )
 
 
-def _methods_of(scans: Sequence[Facts]) -> Counter[str]:
-    runs = _runs(scans, "correction")
-    if runs:
-        return Counter(str(run.get("method")) for run in runs)
-    return Counter(str(_part(scan, "tools").get("correction")) for scan in scans)
-
-
-def _correction(scans: Sequence[Facts]) -> Iterable[str]:
-    methods = _methods_of(scans)
-    total = sum(methods.values())
-    if count := methods["eddy"]:
-        yield (
-            "Head motion and eddy currents were estimated and corrected, and slices with lost "
-            "signal replaced by their prediction, with eddy of FSL"
-            f" [@fsl,eddy,outliers]{_share(count, total)}."
-        )
-        corrected = sum(run.get("susceptibility") is True for run in _runs(scans, "correction"))
-        if corrected:
-            yield (
-                "The susceptibility-induced field was estimated from b0 images with opposite "
-                f"phase encoding by topup [@topup] and corrected in the same interpolation"
-                f"{_share(corrected, total)}."
-            )
-    if count := methods["ants"]:
-        yield (
-            "Head motion was corrected by rigid registration of every volume with ANTs "
-            f"[@ants,antsx]{_share(count, total)}: b0 volumes to the first b0, diffusion-weighted "
-            "volumes to the mean of their shell, by mutual information. This corrects neither "
-            "eddy currents nor susceptibility distortions nor lost slices."
-        )
-    if count := methods["model"]:
-        yield (
-            "Head motion and an eddy-current field along the phase-encoding axis were estimated "
-            "together, by comparing every volume with its prediction from the others of its "
-            f"shell{_share(count, total)}, after the idea of eddy [@eddy,outliers]; slices with "
-            "lost signal were replaced by their prediction, and all was applied in one "
-            "interpolation with the Jacobian. Motion within a volume was not modelled."
-        )
-    if count := methods["none"]:
-        yield f"Neither motion nor distortions were corrected{_share(count, total)}."
-    if methods["eddy"] or methods["ants"] or methods["model"]:
+def _correction(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    runs = [run for scan in scans for run in scan.correction if run.method is not None]
+    for method, words in METHODS.items():
+        chosen = [run for run in runs if run.method == method]
+        reduced = sum(bool(words.without_eddy) and run.eddy_currents is False for run in chosen)
+        corrected = sum(run.susceptibility == "corrected" for run in chosen)
+        for sentence, count in (
+            (words.sentence, len(chosen) - reduced),
+            (words.without_eddy, reduced),
+            (words.susceptibility, corrected),
+        ):
+            if count:
+                yield sentence.format(share=_share(count, len(runs)))
+    yield from _uncorrected_susceptibility(runs)
+    if any(METHODS[run.method].rotates_gradients for run in runs if run.method):
         yield (
             "Gradient directions were rotated with each volume [@rotate]. Framewise displacement "
             "was computed as by Power et al. [@power], with rotations as arcs on a sphere of "
             "50 mm radius."
         )
-    runs = _runs(scans, "acquisition")
-    if dummies := sum(run.get("readout_is_dummy") is True for run in runs):
+    yield from _fallbacks(scans)
+
+
+def _uncorrected_susceptibility(runs: Sequence[CorrectionFacts]) -> Iterable[str]:
+    """Say where a method that can correct susceptibility did not."""
+    able = [run for run in runs if run.method and METHODS[run.method].susceptibility]
+    count = sum(run.susceptibility not in {None, "corrected"} for run in able)
+    if count:
+        yield f"Susceptibility distortions were not corrected{_share(count, len(runs))}."
+
+
+def _fallbacks(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    runs = [run for scan in scans for run in scan.acquisition]
+    if dummies := sum(run.readout_is_dummy is True for run in runs):
         yield (
             "The total readout time was not in the metadata and was replaced by a dummy value"
             f"{_share(dummies, len(runs))}."
         )
-    if guesses := sum(run.get("phase_encoding_is_guess") is True for run in runs):
+    if guesses := sum(run.phase_encoding_is_guess is True for run in runs):
         yield (
             "The phase-encoding direction was not fully stated in the metadata and was assumed"
             f"{_share(guesses, len(runs))}."
         )
 
 
-def _space(scans: Sequence[Facts]) -> Iterable[str]:
-    masks = Counter(
-        str(_part(scan, "mask").get("method") or _part(scan, "tools").get("masking"))
-        for scan in scans
-    )
+def _space(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    masks = Counter(scan.mask.method for scan in scans)
     if count := masks["bet"]:
         yield (
             "The brain was extracted from the mean b0 with BET of FSL [@fsl,bet]"
@@ -196,65 +165,79 @@ def _space(scans: Sequence[Facts]) -> Iterable[str]:
             "mean b0 and mean diffusion-weighted volume, followed by morphological opening and "
             f"closing{_share(count, len(scans), 'scans')}."
         )
-    sources = Counter(str(_part(scan, "registration").get("source")) for scan in scans)
-    known = sum(sources[source] for source in ("b0", "T1w"))
+    yield from _registration([scan for scan in scans if scan.registration.source is not None])
+
+
+def _registration(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    """Describe the registration of scans that were registered."""
+    if not scans:
+        return
+    sources = Counter(scan.registration.source for scan in scans)
     if count := sources["T1w"]:
         yield (
             "The mean b0 was registered rigidly to the participant's T1-weighted image, and that "
-            f"by an affine transform to the template{_share(count, known, 'scans')}, with ANTs "
-            "[@ants,antsx]."
+            f"by an affine transform to the template{_share(count, len(scans), 'scans')}, with "
+            "ANTs [@ants,antsx]."
         )
     if count := sources["b0"]:
         yield (
             "The mean b0 was registered to the template by an affine transform with ANTs "
-            f"[@ants,antsx]{_share(count, known, 'scans')}."
+            f"[@ants,antsx]{_share(count, len(scans), 'scans')}."
         )
-    if not known:
-        return
-    templates = sorted(
-        {str(_part(scan, "registration").get("template", "")) for scan in scans} - {""}
-    )
-    if not templates or templates == ["MNI152NLin2009aSym"]:
-        yield (
-            "The template was MNI152NLin2009aSym [@mni] as distributed with Nilearn [@nilearn]."
-        )
-    else:
+    templates = sorted({scan.registration.template for scan in scans} - {""})
+    if templates == [DEFAULT_TEMPLATE]:
+        yield f"The template was {DEFAULT_TEMPLATE} [@mni] as distributed with Nilearn [@nilearn]."
+    elif templates:
         yield f"The template was {', '.join(templates)}."
+    yield from _interpolation(scans)
+
+
+def _interpolation(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    """Say how often the data were interpolated on their way to the template."""
+    runs = [run for scan in scans for run in scan.correction if run.method is not None]
+    resampled = sum(METHODS[run.method].interpolates for run in runs if run.method)
+    if resampled < len(runs) or not runs:
+        yield (
+            "All transforms were concatenated and the data interpolated once"
+            f"{_share(len(runs) - resampled, len(runs))}."
+        )
+    if resampled:
+        yield (
+            "The corrected data were interpolated once more, to the template"
+            f"{_share(resampled, len(runs))}."
+        )
     yield (
-        "All transforms were concatenated and the data interpolated once; gradient directions "
-        "were rotated by the rotation of the affine's polar decomposition [@rotate]."
+        "Gradient directions were rotated by the rotation of the affine's polar decomposition "
+        "[@rotate]."
     )
 
 
-def _sphere(scans: Sequence[Facts]) -> Iterable[str]:
-    found = [sphere for scan in scans if (sphere := _part(scan, "sphere"))]
-    if not found:
+def _sphere(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    spheres = [scan.sphere for scan in scans if scan.sphere != SphereFacts()]
+    if not spheres:
         return
-    b_values = [float(s["b_value"]) for s in found if "b_value" in s]
-    directions = [int(s["directions"]) for s in found if "directions" in s]
+    b_values = [s.b_value for s in spheres if s.b_value is not None]
+    directions = [s.directions for s in spheres if s.directions is not None]
     shell = f"The shell at b = {_range(b_values)} s/mm²" if b_values else "One shell"
     count = f" ({_range(directions)} directions)" if directions else ""
-    sizes = sorted({int(s["nside"]) for s in found if "nside" in s})
-    grid = ""
-    if len(sizes) == 1:
-        grid = f" with {12 * sizes[0] ** 2} points (nside {sizes[0]})"
+    sizes = {s.nside for s in spheres if s.nside is not None}
+    grid = "".join(f" with {12 * n**2} points (nside {n})" for n in sizes if len(sizes) == 1)
     yield (
         f"{shell}{count} was divided by the mean b0 and resampled, voxel by voxel, to the "
         f"HEALPix grid{grid} [@healpix,healpy] by spherical radial basis function "
-        f"interpolation{_kernel(found)}, with every measurement at both g and -g."
+        f"interpolation{_kernel(spheres)}, with every measurement at both g and -g."
     )
-    # A coarse grid allows fewer harmonics: (l + 1)(l + 2) / 2 up to degree l on 6 nside² points.
-    points = 6 * min(sizes, default=4) ** 2
-    highest = max(l for l in (0, 2, 4, 6) if (l + 1) * (l + 2) / 2 <= points)  # noqa: E741
-    yield (
-        f"The energy of the even spherical-harmonic degrees up to {highest} of the result was "
-        "mapped (rotation invariant spherical harmonics, RISH [@rish])."
-    )
+    degrees = {s.degrees for s in spheres if s.degrees}
+    if len(degrees) == 1:
+        yield (
+            f"The energy of the even spherical-harmonic degrees up to {max(*degrees.pop(), 0)} "
+            "of the result was mapped (rotation invariant spherical harmonics, RISH [@rish])."
+        )
 
 
-def _kernel(found: Sequence[Facts]) -> str:
-    kernels = sorted({s["kernel"].replace("_", " ") for s in found if "kernel" in s})
-    smoothings = sorted({float(s["smoothing"]) for s in found if "smoothing" in s})
+def _kernel(spheres: Sequence[SphereFacts]) -> str:
+    kernels = sorted({s.kernel.replace("_", " ") for s in spheres} - {""})
+    smoothings = sorted({s.smoothing for s in spheres if s.smoothing is not None})
     if len(kernels) != 1:
         return ""
     smoothing = f", smoothing {smoothings[0]:g}" if len(smoothings) == 1 else ""
@@ -266,21 +249,41 @@ def _range(values: Sequence[float]) -> str:
     return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
 
 
-def _quality(scans: Sequence[Facts]) -> Iterable[str]:
-    found = [quality for scan in scans if (quality := _part(scan, "quality"))]
-    if any("coherence" in quality for quality in found):
+def _quality(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    outcomes = Counter(scan.quality.gradient_check.outcome for scan in scans)
+    outcomes.pop(None, None)
+    total = outcomes.total()
+    if checked := total - outcomes["undecided"]:
         yield (
             "The gradient table was checked by the coherence of the main directions of diffusion "
             "tensors, fitted with DIPY [@dipy], over flips and permutations of its axes "
-            "[@coherence]."
+            f"[@coherence]{_share(checked, total, 'scans')}."
         )
-
-
-def _prediction(scans: Sequence[Facts]) -> Iterable[str]:
-    found = [prediction for scan in scans if (prediction := _part(scan, "prediction"))]
-    if found:
+    if count := outcomes["wrong"]:
         yield (
-            "The samples were classified with a network that combines a convolutional kernel "
-            "network [@ckn] across voxels and a gauge equivariant Volterra network [@gevnet] "
-            "within each. The prediction is for research use only and not for diagnosis."
+            "Another arrangement of its axes fitted better, and the table was left as it is"
+            f"{_share(count, total, 'scans')}."
         )
+    if count := outcomes["undecided"]:
+        yield (
+            "The gradient table could not be checked against white matter, because voxels were "
+            f"too large or none was anisotropic{_share(count, total, 'scans')}."
+        )
+
+
+def _prediction(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    predictions = [scan.prediction for scan in scans if scan.prediction is not None]
+    if not predictions:
+        return
+    if count := sum(prediction.harmonised is True for prediction in predictions):
+        yield (
+            "The samples were harmonised with the gains that the model has for the scan's site "
+            f"[@rish,rishglm]{_share(count, len(predictions), 'scans')}."
+        )
+    for network, count in Counter(prediction.network for prediction in predictions).items():
+        name = f"the network {network}" if network else "a trained network"
+        share = _share(count, len(predictions), "scans")
+        yield " ".join(
+            filter(None, (f"Scans were classified by {name}{share}.", network_sentence(network)))
+        )
+    yield "The prediction is for research use only and not for diagnosis."

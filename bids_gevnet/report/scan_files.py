@@ -1,4 +1,4 @@
-"""Find on disk what a report is made of, and survive whatever is missing or broken."""
+"""Read the files of a scan that a report is made of, whatever is missing or broken."""
 
 import re
 import tomllib
@@ -14,14 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
+from bids_gevnet.bids.derivatives import (
+    DEFAULT_TEMPLATE,
+    FACTS,
+    SERIES,
+    gradient_files,
+)
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.bids.reading import read_json
+from bids_gevnet.crash_files import read_crashes
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
 from bids_gevnet.errors import BidsGevnetError
-from bids_gevnet.report.facts import clean_facts
+from bids_gevnet.facts import ScanFacts
 
-FACTS = "_desc-report_facts.json"
 _BROKEN = (OSError, EOFError, ValueError, BidsGevnetError, nib.filebasedimages.ImageFileError)
 """What reading a truncated, absent or garbled file raises."""
 
@@ -43,8 +48,8 @@ class Gradients:
 
 
 @dataclass(frozen=True)
-class ScanEvidence:
-    """All that is on disk of one scan.
+class ScanFiles:
+    """The files of one scan.
 
     Parameters
     ----------
@@ -52,23 +57,18 @@ class ScanEvidence:
         The dwi folder.
     name : str
         What all its files begin with.
-    facts : mapping
-        Cleaned notes of the stages; empty where there are none.
+    facts : ScanFacts
+        What happened to the scan; nothing is known of one that is not finished.
     """
 
     folder: Path
     name: str
-    facts: Mapping[str, Any]
+    facts: ScanFacts
 
-    def part(self, key: str) -> Mapping[str, Any]:
-        """Facts of one stage, empty if the stage left none."""
-        part: Mapping[str, Any] = self.facts.get(key, {})
-        return part
-
-    def parts(self, key: str) -> list[Mapping[str, Any]]:
-        """Facts of one stage run by run."""
-        parts: list[Mapping[str, Any]] = self.facts.get(key, [])
-        return parts
+    @property
+    def is_finished(self) -> bool:
+        """Whether the facts, which are written last, are there."""
+        return self.facts != ScanFacts()
 
     def native(self, ending: str) -> Path:
         """Path of a file in the scan's own space."""
@@ -82,12 +82,12 @@ class ScanEvidence:
     def space(self) -> str:
         """Entities `space-X_res-Y`: of several, those written last."""
         pattern = re.compile(r"_(space-[A-Za-z0-9]+_res-[A-Za-z0-9]+)_")
-        found = [
+        written = [
             (path.stat().st_mtime, match.group(1))
             for path in self.folder.glob(f"{escape(self.name)}_space-*_desc-*.nii.gz")
             if (match := pattern.search(path.name))
         ]
-        return max(found)[1] if found else "space-none_res-none"
+        return max(written)[1] if written else "space-none_res-none"
 
     @property
     def template(self) -> str:
@@ -103,28 +103,39 @@ class ScanEvidence:
             return None
 
 
-def find_scans(output_dir: Path, label: str) -> list[ScanEvidence]:
+def find_scans(output_dir: Path, label: str) -> list[ScanFiles]:
     """Find the scans of a participant, finished or not, in the order of their names."""
     top = output_dir / f"sub-{label}"
-    scans: dict[tuple[Path, str], Mapping[str, Any]] = {}
-    for ending in ("_desc-preproc_dwi.nii.gz", FACTS):
-        for path in sorted(top.rglob(f"dwi/*{ending}")):
-            name = path.name.removesuffix(ending)
-            if "_space-" in name:
-                continue
-            facts = clean_facts(read_json(path)) if ending == FACTS else {}
-            scans[path.parent, name] = facts
-    return [ScanEvidence(folder, name, scans[folder, name]) for folder, name in sorted(scans)]
+    scans = {
+        (path.parent, path.name.removesuffix(f"_{ending}"))
+        for ending in (SERIES, FACTS)
+        for path in top.rglob(f"dwi/*_{ending}")
+        if "_space-" not in path.name
+    }
+    return [
+        ScanFiles(folder, name, read_facts(folder / f"{name}_{FACTS}"))
+        for folder, name in sorted(scans)
+    ]
+
+
+def read_facts(path: Path) -> ScanFacts:
+    """Read the facts of a scan; what cannot be read is named in their `unread`."""
+    return ScanFacts.read(read_json(path))
+
+
+def read_all_facts(output_dir: Path) -> list[ScanFacts]:
+    """Read the facts of all finished scans, in the order of their names."""
+    return [read_facts(path) for path in sorted(output_dir.glob(f"sub-*/**/*_{FACTS}"))]
 
 
 def read_settings(output_dir: Path) -> Mapping[str, Any]:
     """Read the preprocessing settings of the last run, or nothing."""
     try:
         text = (output_dir / "logs" / "settings.toml").read_text(encoding="utf-8")
-        found = tomllib.loads(text).get("preprocessing", {})
+        settings = tomllib.loads(text).get("preprocessing", {})
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return settings if isinstance(settings, Mapping) else {}
 
 
 def read_volume(path: Path) -> Volume | None:
@@ -141,7 +152,7 @@ def read_volume(path: Path) -> Volume | None:
     return Volume(np.nan_to_num(data, posinf=0.0, neginf=0.0), affine)
 
 
-def read_template(scan: ScanEvidence, settings: Mapping[str, Any]) -> tuple[Volume, Volume] | None:
+def read_template(scan: ScanFiles, settings: Mapping[str, Any]) -> tuple[Volume, Volume] | None:
     """Load the template that a scan was registered to, and its brain; nothing if it is gone."""
     if scan.template == DEFAULT_TEMPLATE:
         from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
@@ -161,15 +172,14 @@ def read_template(scan: ScanEvidence, settings: Mapping[str, Any]) -> tuple[Volu
 
 def read_gradients(image: Path) -> Gradients | None:
     """Read the table beside an image, in world RAS, or nothing."""
-    stem = image.name.removesuffix(".nii.gz")
+    bval, bvec = gradient_files(image)
     try:
-        bvals = read_bval(image.with_name(f"{stem}.bval"))
-        bvecs = read_bvec(image.with_name(f"{stem}.bvec"))
+        bvals, bvecs = read_bval(bval), read_bvec(bvec)
         affine = np.asarray(nib.load(image).affine, dtype=np.float64)
-        found = Gradients(bvals, bvecs_fsl_to_ras(bvecs, affine))
+        gradients = Gradients(bvals, bvecs_fsl_to_ras(bvecs, affine))
     except _BROKEN:
         return None
-    return found if len(bvals) == len(bvecs) else None
+    return gradients if len(bvals) == len(bvecs) else None
 
 
 def read_table(path: Path) -> pd.DataFrame | None:
@@ -223,35 +233,28 @@ def summarise_series(
     return SeriesSummary(Volume(mean.astype(np.float32), affine), np.nan_to_num(signals))
 
 
-def read_crashes(output_dir: Path, label: str) -> list[tuple[str, str]]:
-    """Find what went wrong with a participant and has not been made up for by a later run.
+def read_failed_stages(output_dir: Path, label: str) -> list[tuple[str, str]]:
+    """Find the stages of a participant that failed and that no later run has completed.
 
-    A crash file names the node of its scan; a scan whose facts were written after it is fine.
+    A crash file names the node of its scan; a scan whose facts were written later is fine.
 
     Returns
     -------
-    crashes : list of (str, str)
-        Stage and message.
+    stages : list of (str, str)
+        Name of the stage and message.
     """
-    finished = {
-        _node_name(path.name.removesuffix(FACTS)): path.stat().st_mtime
-        for path in (output_dir / f"sub-{label}").rglob(f"dwi/*{FACTS}")
+    finished_s = {
+        _node_name(path.name.removesuffix(f"_{FACTS}")): path.stat().st_mtime
+        for path in (output_dir / f"sub-{label}").rglob(f"dwi/*_{FACTS}")
     }
-    crashes = set()
-    for path in sorted((output_dir / "logs").glob("crash-*.txt")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        node = re.search(r"^Node: (\S+)", text, re.MULTILINE)
-        parts = node.group(1).split(".") if node else []
+    stages = set()
+    for crash in read_crashes(output_dir / "logs"):
         # This report is being built: that an earlier one failed is no news.
-        if f"sub_{_node_name(label)}" not in parts or parts[-1] == "report":
+        if f"sub_{_node_name(label)}" not in crash.node or crash.stage == "report":
             continue
-        done = max((finished[part] for part in parts if part in finished), default=0.0)
-        if path.stat().st_mtime < done:
-            continue
-        found = re.findall(r"^\s*[\w.]*?(\w+(?:Error|Exception)): (.+)$", text, re.MULTILINE)
-        message = f"{found[-1][0]}: {found[-1][1]}" if found else "no message in the crash file"
-        crashes.add((parts[-1], message))
-    return sorted(crashes)
+        if crash.time_s >= max((finished_s.get(name, 0.0) for name in crash.node), default=0.0):
+            stages.add((crash.stage, crash.message))
+    return sorted(stages)
 
 
 def _node_name(name: str) -> str:

@@ -45,7 +45,7 @@ def test_a_new_scan_is_predicted_with_caution(study):
     out = study / "new"
     label = ("--participant-label", "006", "--model", str(model))
     assert main([str(study / "cohort"), str(out), "participant", *FAST, *label]) == 0
-    table = pd.read_csv(out / "sub-006/dwi/sub-006_model-gevnet_prediction.tsv", sep="\t")
+    table = pd.read_csv(out / "sub-006/dwi/sub-006_model-ckn2gevnet_prediction.tsv", sep="\t")
     assert set(table["label"]) == {"AD", "PD"}
     assert table["probability"].sum() == pytest.approx(1, abs=1e-4)
     assert "not for diagnosis" in (out / "sub-006.html").read_text()
@@ -55,7 +55,7 @@ def test_who_was_trained_on_is_not_predicted(study, capsys):
     model = study / "out/models/AD-v-PD/final"
     label = ("--participant-label", "001", "--model", str(model))
     assert main([str(study / "cohort"), str(study / "old"), "participant", *FAST, *label]) == 1
-    assert "sub-001: prediction:" in capsys.readouterr().err
+    assert "sub-001: harmonisation with the model's gains:" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_model_is_refused_at_once(study, capsys):

@@ -9,6 +9,7 @@ import pytest
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.model_corrector.warp import still_warp
+from bids_gevnet.facts import CorrectionFacts
 from bids_gevnet.interfaces.confounds import read_confounds
 from bids_gevnet.interfaces.correction import CorrectSeries, eddy_displacement_mm
 from bids_gevnet.interfaces.resampling import ResampleToTemplate
@@ -60,23 +61,23 @@ def corrected(scan, tmp_path_factory):
 
 
 def test_facts_tell_what_was_done(corrected, scan):
-    facts = read_facts(corrected[2].facts)
-    assert facts["method"] == "model"
-    assert facts["susceptibility"] is True
-    field = facts["susceptibility_field"]
-    assert field["correlation_after"] > field["correlation_before"]
-    assert facts["outlier_slices"] == len(facts["outlier_list"]) >= 1
-    assert np.shape(facts["eddy_terms_mm"]) == (len(scan.bvals), 10)
-    assert "motion within a volume" in facts["not_done"]
+    facts = read_facts(corrected[2].facts, CorrectionFacts)
+    assert facts.method == "model"
+    assert facts.eddy_currents is True
+    assert facts.susceptibility == "corrected"
+    assert facts.field.correlation_after > facts.field.correlation_before
+    assert facts.outlier_slices == len(facts.outliers) >= 1
+    assert np.shape(facts.eddy_terms_mm) == (len(scan.bvals), 10)
+    assert [np.ndim(plane) for plane in (*facts.field.planes_mm, *facts.field.head)] == [2] * 6
 
 
 def test_lost_slices_are_filled_and_nothing_else_changes(corrected):
     _, before, outputs = corrected
-    facts = read_facts(outputs.facts)
+    facts = read_facts(outputs.facts, CorrectionFacts)
     raw = np.asarray(nib.load(before).dataobj)
     filled = np.asarray(nib.load(outputs.image).dataobj)
     changed = {tuple(i) for i in np.argwhere((raw != filled).any(axis=(0, 1)))}
-    assert changed == {(z, k) for k, z, _ in facts["outlier_list"]}
+    assert changed == {(outlier.slice, outlier.volume) for outlier in facts.outliers}
 
 
 def test_confounds_have_every_kind_of_column(corrected, scan):

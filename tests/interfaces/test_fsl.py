@@ -9,6 +9,7 @@ import pytest
 from fsl_stubs import write_stub
 
 from bids_gevnet.errors import ParticipantError
+from bids_gevnet.facts import CorrectionFacts, MaskFacts
 from bids_gevnet.interfaces.conform import Conform
 from bids_gevnet.interfaces.confounds import read_confounds
 from bids_gevnet.interfaces.fsl import Bet, Eddy, Topup, run_program
@@ -76,7 +77,7 @@ def test_eddy_turns_files_into_files(dataset, conformed, mask, tmp_path):
     assert call["acqp"] == [[0, -1, 0, 0.05]]
     assert call["given"]["nthr"] == "2"
     assert "topup" not in call["given"]
-    assert read_facts(outputs.facts)["susceptibility"] is False
+    assert read_facts(outputs.facts, CorrectionFacts).susceptibility == "no_opposite_b0"
 
 
 def test_gpu_build_gets_one_thread(dataset, conformed, mask, tmp_path):
@@ -112,7 +113,7 @@ def test_topup_takes_opposite_b0s_and_feeds_eddy(dataset, conformed, mask, folde
         .run()
         .outputs
     )
-    Eddy(
+    corrected = Eddy(
         program=str(eddy),
         image=conformed.image,
         gradients=conformed.gradients,
@@ -121,7 +122,8 @@ def test_topup_takes_opposite_b0s_and_feeds_eddy(dataset, conformed, mask, folde
         direction="j",
         readout_s=0.05,
         topup_base=field.base,
-    ).run()
+    ).run().outputs  # fmt: skip
+    assert read_facts(corrected.facts, CorrectionFacts).susceptibility == "corrected"
     first, second = calls(topup)
     assert first["acqp"] == [[0, 1, 0, 0.05], [0, -1, 0, 0.05]]
     # 7 and 5 voxels cannot be halved: the schedule without subsampling.
@@ -152,6 +154,9 @@ def test_bet_gets_one_volume(conformed, tmp_path):
     mask, _ = read_mask(outputs.mask)
     assert mask.dtype == np.bool_
     assert mask.shape == (6, 7, 5)
+    # Voxels of 2 mm have 8 microlitres.
+    facts = read_facts(outputs.facts, MaskFacts)
+    assert facts == MaskFacts(method="bet", volume_ml=round(mask.sum() * 0.008, 1))
 
 
 def test_a_program_that_fails_is_quoted_and_its_log_named(folder, tmp_path):

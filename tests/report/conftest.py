@@ -148,6 +148,7 @@ def _write_standard(names: DerivativeNames, scan: Scan, native: Any, bvecs: Any)
         "nside": 4,
         "kernel": "thin_plate_spline",
         "smoothing": 0.1,
+        "degrees": list(DEGREES),
         "voxels": int(inside.sum()),
         "residual_rms": float(np.sqrt(np.mean((back - fraction) ** 2))),
     }
@@ -165,7 +166,7 @@ def _facts(name: str, scan: Scan, sphere: dict[str, Any]) -> dict[str, Any]:
         "acquisition": [
             {
                 "name": name,
-                "scanner": {"Manufacturer": "Simulated", "MagneticFieldStrength": 3},
+                "scanner": {"manufacturer": "Simulated", "field_strength_t": 3},
                 "phase_encoding": "j",
                 "phase_encoding_source": "j, a guess: the sidecar has no PhaseEncodingDirection",
                 "phase_encoding_is_guess": True,
@@ -186,8 +187,10 @@ def _facts(name: str, scan: Scan, sphere: dict[str, Any]) -> dict[str, Any]:
                 "bvecs_ras": scan.bvecs_ras.tolist(),
             }
         ],
-        "correction": [{"method": "ants", "note": "", "largest_displacement_mm": 2.5}],
-        "join": {"runs": 1, "apart_mm": [0.0], "joined": False},
+        "correction": [
+            {"method": "ants", "susceptibility": "not_supported", "largest_displacement_mm": 2.5}
+        ],
+        "join": {"runs": 1, "apart_mm": [0.0]},
         "mask": {"method": "otsu", "volume_ml": 1432.1},
         "registration": {
             "source": "b0",
@@ -204,7 +207,7 @@ def _facts(name: str, scan: Scan, sphere: dict[str, Any]) -> dict[str, Any]:
             "tensor_residual": 0.0353,
             "neighbour_correlation": 0.93,
             "mean_fa_white_matter": None,
-            "coherence": {"text": "the gradient table fits", "identity_is_best": True},
+            "gradient_check": {"text": "the gradient table fits", "outcome": "fits"},
         },
     }
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.bids.derivatives import sidecar
 from bids_gevnet.bids.participants import target_column
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
@@ -260,8 +261,7 @@ def _common_grid(
     for row in rows:
         try:
             image, mask = nib.load(row.image), nib.load(row.mask)
-            sidecar = row.image.with_name(row.image.name.removesuffix(".nii.gz") + ".json")
-            nside = int(json.loads(sidecar.read_text(encoding="utf-8"))["Nside"])
+            nside = int(json.loads(sidecar(row.image).read_text(encoding="utf-8"))["Nside"])
         except (OSError, ValueError, KeyError, TypeError, nib.filebasedimages.ImageFileError) as e:
             raise InputError(
                 expected=f"readable samples, mask and sidecar of {row.scan}",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from bids_gevnet.bids.derivatives import BRAIN_MASK, CONFOUNDS, SAMPLES
 from bids_gevnet.bids.participants import read_participants
 from bids_gevnet.bids.sidecars import read_metadata, split_name
 from bids_gevnet.errors import BidsGevnetError, InputError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Value = float | str | None
 
-SAMPLES_ENDING = "_desc-healpix_dwi.nii.gz"
+SAMPLES_ENDING = f"_{SAMPLES}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +102,10 @@ class ScanFacts:
             site=self.site_of(entities),
             age=age,
             sex=sex,
-            motion=mean_motion(image.with_name(f"{scan}_desc-confounds_timeseries.tsv")),
+            motion=mean_motion(image.with_name(f"{scan}_{CONFOUNDS}")),
             covariates=values,
             image=image,
-            mask=image.with_name(
-                image.name.removesuffix(SAMPLES_ENDING) + "_desc-brain_mask.nii.gz"
-            ),
+            mask=image.with_name(image.name.removesuffix(SAMPLES) + BRAIN_MASK),
         )
 
     def _value(self, subject: str, session: str | None, column: str) -> str | None:

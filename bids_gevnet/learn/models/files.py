@@ -131,6 +131,8 @@ class ModelCard:
             and len(self.strides) == len(DEFAULT_STRIDES)
             and all(1 <= stride <= 8 for stride in self.strides)
             and len(self.rish_low) == len(self.rish_high)
+            and set(self.files) <= {WEIGHTS, GAINS}
+            and all(isinstance(text, str) for text in self.files.values())
         )
         if not sensible:
             raise ValueError("a model card with impossible values")
@@ -254,14 +256,8 @@ def load_model(folder: Path) -> Model:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    card = read_card(folder)
+    card, gains = load_harmonisation(folder)
     path = folder / WEIGHTS
-    if damaged := damaged_files(folder):
-        raise InputError(
-            expected=f"the files of the model in {folder} as they were written",
-            found=f"{', '.join(damaged)} missing or changed",
-            remedy="copy the whole folder again, or train the model again",
-        )
     try:
         if path.stat().st_size > _MAX_WEIGHTS:
             raise ValueError(f"{path.stat().st_size} bytes of weights")  # noqa: TRY301
@@ -273,6 +269,19 @@ def load_model(folder: Path) -> Model:
             found=f"something else ({error})",
             remedy="use the model folder as it was written",
         ) from None
+    network.eval()
+    return Model(network, card, gains)
+
+
+def load_harmonisation(folder: Path) -> tuple[ModelCard, RishGains | None]:
+    """Read the card of a model folder, and its gains if the model harmonises."""
+    card = read_card(folder)
+    if damaged := damaged_files(folder):
+        raise InputError(
+            expected=f"the files of the model in {folder} as they were written",
+            found=f"{', '.join(damaged)} missing or changed",
+            remedy="copy the whole folder again, or train the model again",
+        )
     gains = load_gains(folder / GAINS) if card.harmonised else None
     if gains is not None and (tuple(gains.shape) != card.shape or gains.nside != card.nside):
         raise InputError(
@@ -280,8 +289,7 @@ def load_model(folder: Path) -> Model:
             found=f"{gains.shape}, nside {gains.nside}",
             remedy="use the model folder as it was written",
         )
-    network.eval()
-    return Model(network, card, gains)
+    return card, gains
 
 
 def build_network(

@@ -1,4 +1,8 @@
-"""A new scan and a trained model: probabilities, and how far to trust them.
+"""Classify a new scan with a trained model: probabilities, and how far to trust them.
+
+The two steps are functions of their own, because they are nodes of their own in the participant
+workflow: `harmonise_scan` scales the samples as the model's training data were scaled, `classify`
+asks the network. `predict` does both.
 
 A prediction for somebody the model was trained on is no prediction. Such a person is recognised
 by the scan's content, or by dataset and label together (or the label alone, if either side does
@@ -13,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bids_gevnet.bids.derivatives import CONFOUNDS
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import InputError, ParticipantError
@@ -21,7 +26,7 @@ from bids_gevnet.learn.cohort.scan_rows import dataset_name, mean_motion, scan_n
 from bids_gevnet.learn.cohort.store import fingerprint, mean_log_rish, to_half, to_volume
 from bids_gevnet.learn.cohort.tables import tsv_cell
 from bids_gevnet.learn.models.calibration import softmax
-from bids_gevnet.learn.models.files import Model, load_model
+from bids_gevnet.learn.models.files import Model, load_harmonisation, load_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,11 +115,81 @@ def predict(
     >>> list(prediction.probabilities), round(sum(prediction.probabilities.values()), 6)
     (['AD', 'PD'], 1.0)
     """
-    network, card, gains = model if isinstance(model, Model) else load_model(model)
+    harmonised = harmonise_scan(
+        model,
+        samples,
+        mask,
+        affine=affine,
+        site=site,
+        participant=participant,
+        dataset=dataset,
+    )
+    return classify(model, harmonised.values, mask, site=site, motion=motion)
+
+
+@dataclass(frozen=True)
+class HarmonisedScan:
+    """Samples as a network takes them.
+
+    Attributes
+    ----------
+    values : (n_voxels, 6 nside^2) array of float32
+        S/b0 in the order of ``mask.nonzero()``.
+    scaled : bool
+        Whether the model has gains for the scan's site, so that values were scaled.
+    """
+
+    values: NDArray[np.float32]
+    scaled: bool
+
+
+def harmonise_scan(
+    model: Path | Model,
+    samples: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    *,
+    affine: NDArray[np.floating[Any]] | None = None,
+    site: str,
+    participant: str,
+    dataset: str = "",
+) -> HarmonisedScan:
+    """Scale a scan with the gains of its site, after checking that the model may see it.
+
+    Parameters are those of `predict`.
+    """
+    card, gains = model[1:] if isinstance(model, Model) else load_harmonisation(model)
     _check_grid(card, samples, mask, affine)
     brain = to_half(samples[mask])
     _refuse_training(card, participant, dataset, fingerprint(brain, mask))
-    values = brain.astype(np.float32) if gains is None else gains.apply(brain, site, mask)
+    if gains is None:
+        return HarmonisedScan(brain.astype(np.float32), scaled=False)
+    return HarmonisedScan(gains.apply(brain, site, mask), scaled=gains.corrects(site))
+
+
+def classify(
+    model: Path | Model,
+    values: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    *,
+    site: str,
+    motion: float | None = None,
+) -> Prediction:
+    """Give the probabilities of a harmonised scan.
+
+    Parameters
+    ----------
+    model : Path or Model
+        Folder with model.json, or a model that was read from one.
+    values : (n_voxels, 6 nside^2) array
+        As `harmonise_scan` returns them.
+    mask : (X, Y, Z) bool array
+        Brain.
+    site : str
+        As the model's training data name it.
+    motion : float, optional
+        Mean framewise displacement in mm.
+    """
+    network, card, _ = model if isinstance(model, Model) else load_model(model)
     volume, voxels = to_volume(values, mask)
     with torch.no_grad():
         scores = network(volume[None], voxels[None])[0].double().numpy()
@@ -137,9 +212,9 @@ def predict_scan(
     ----------
     model_dir : Path
     image : Path
-        S_..._desc-healpix_dwi.nii.gz; the table of confounds is looked for beside it.
+        Samples in template space; the table of confounds is looked for beside it.
     mask : Path
-        S_..._desc-brain_mask.nii.gz.
+        Brain mask in template space.
     bids_dir : Path
         The raw dataset, for the site.
     site_column : str, optional
@@ -149,7 +224,7 @@ def predict_scan(
 
     entities, _ = split_name(image)
     loaded = nib.load(image)
-    confounds = image.with_name(f"{scan_name(image)}_desc-confounds_timeseries.tsv")
+    confounds = image.with_name(f"{scan_name(image)}_{CONFOUNDS}")
     return predict(
         model_dir,
         loaded.get_fdata(dtype=np.float32),
@@ -180,14 +255,14 @@ def out_of_range(
     values : (n_voxels, 6 nside^2) array
         Harmonised samples in the brain.
     """
-    found = []
+    warnings = []
     if site not in card.sites:
-        found.append(
+        warnings.append(
             f"The site {site} is not among those the model was trained on: its scans could not be "
             "harmonised."
         )
     if motion is not None and card.max_motion is not None and motion > card.max_motion:
-        found.append(
+        warnings.append(
             f"The head moved more ({motion:.2f} mm on average) than in any scan the model was "
             f"trained on ({card.max_motion:.2f} mm)."
         )
@@ -197,15 +272,15 @@ def out_of_range(
         degrees, energies, card.rish_low, card.rish_high, strict=True
     ):
         if not low <= energy <= high:
-            found.append(
+            warnings.append(
                 f"The energy of degree {degree} of the signal ({np.exp(energy):.3g}) is outside "
                 f"the range of the training scans ({np.exp(low):.3g} to {np.exp(high):.3g})."
             )
-    return tuple(found)
+    return tuple(warnings)
 
 
 def write_prediction(path: Path, prediction: Prediction) -> None:
-    """Write S_model-gevnet_prediction.tsv: one row per class."""
+    """Write the table of a prediction: one row per class."""
     lines = [("task", "network", "label", "probability", "warnings")]
     notes = " ".join(prediction.warnings) or None
     for label, chance in prediction.probabilities.items():

@@ -1,4 +1,4 @@
-"""How the head moved: framewise displacement, translations and rotations over the volumes."""
+"""Draw how the head moved: framewise displacement, translations and rotations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from bids_gevnet.report.figures.drawing import FOREGROUND, LINE, PALETTE, SOFT, figure, to_svg
 
-LARGE_STEP_MM = 1.0
-"""Steps between volumes above this are marked; half a voxel of a usual diffusion scan."""
+LARGE_DISPLACEMENT_MM = 1.0
+"""Framewise displacement above this is marked; half a voxel of a usual diffusion scan."""
 
 _LEGEND: Mapping[str, Any] = {
     "loc": "lower left",
@@ -34,8 +34,8 @@ class MotionSummary:
     ----------
     mean_mm, largest_mm : float
         Framewise displacement.
-    large_steps : list of int
-        Volumes after a step above ``LARGE_STEP_MM``.
+    large_displacements : list of int
+        Volumes whose framewise displacement is above ``LARGE_DISPLACEMENT_MM``.
     outlier_slices : int or None
         Slices that were replaced; None where the method does not look for them.
     volumes_with_outliers : list of int
@@ -43,7 +43,7 @@ class MotionSummary:
 
     mean_mm: float
     largest_mm: float
-    large_steps: list[int]
+    large_displacements: list[int]
     outlier_slices: int | None
     volumes_with_outliers: list[int]
 
@@ -63,7 +63,7 @@ def summarise_motion(table: pd.DataFrame) -> MotionSummary | None:
     return MotionSummary(
         mean_mm=float(np.nanmean(steps)),
         largest_mm=float(np.nanmax(steps)),
-        large_steps=np.flatnonzero(np.nan_to_num(steps) > LARGE_STEP_MM).tolist(),
+        large_displacements=np.flatnonzero(np.nan_to_num(steps) > LARGE_DISPLACEMENT_MM).tolist(),
         outlier_slices=int(outliers.sum()) if "outlier_slices" in table else None,
         volumes_with_outliers=np.flatnonzero(outliers).tolist(),
     )
@@ -95,24 +95,24 @@ def _draw_steps(ax: Any, table: pd.DataFrame, b0_volumes: npt.NDArray[np.intp]) 
     steps = _column(table, "framewise_displacement")
     outliers = np.nan_to_num(_column(table, "outlier_slices")) > 0
     volumes = np.arange(len(table))
-    top = max(1.15 * float(np.nanmax(steps, initial=0.0)), 1.15 * LARGE_STEP_MM)
+    top = max(1.15 * float(np.nanmax(steps, initial=0.0)), 1.15 * LARGE_DISPLACEMENT_MM)
     draw = ax.plot
     ax.fill_between(volumes, 0, steps, color=LINE)
-    draw(volumes, steps, color=FOREGROUND, label="step")
-    ax.axhline(LARGE_STEP_MM, color=PALETTE[1], lw=1, ls=":")
-    large = np.nan_to_num(steps) > LARGE_STEP_MM
+    draw(volumes, steps, color=FOREGROUND, label="framewise displacement")
+    ax.axhline(LARGE_DISPLACEMENT_MM, color=PALETTE[1], lw=1, ls=":")
+    large = np.nan_to_num(steps) > LARGE_DISPLACEMENT_MM
     draw(
         volumes[large],
         steps[large],
         "o",
         ms=5,
         color=PALETTE[1],
-        label=f"above {LARGE_STEP_MM:g} mm",
+        label=f"above {LARGE_DISPLACEMENT_MM:g} mm",
     )
     if outliers.any():
         draw(volumes[outliers], np.nan_to_num(steps)[outliers], "x", ms=7, mew=2,
              color=PALETTE[3], label="slices replaced")  # fmt: skip
     draw(b0_volumes, np.full(len(b0_volumes), 0.02 * top), "^", ms=4, color=SOFT, label="b0")
     ax.set_ylim(0, top)
-    ax.set_ylabel("Step (mm)")
+    ax.set_ylabel("FD (mm)")
     ax.legend(**_LEGEND)

@@ -2,52 +2,52 @@
 
 from collections.abc import Iterator, Sequence
 
-from bids_gevnet.report.alerts import LEVELS, Finding
+from bids_gevnet.report.alerts import LEVELS, Alert
 from bids_gevnet.report.group.cohort import Measure, SiteTable
 from bids_gevnet.report.group.leakage_audit import FAILED, Audit
 from bids_gevnet.report.group.results import TaskResult, verdict
-from bids_gevnet.report.group.study_files import GroupEvidence
+from bids_gevnet.report.group.study_files import StudyFiles
 
 _STRONG = 0.3
 _NAMED = 6
 
 
-def collect_group_findings(
-    evidence: GroupEvidence,
+def collect_study_alerts(
+    study: StudyFiles,
     sites: SiteTable,
     measures: Sequence[Measure],
     results: Sequence[TaskResult],
     audits: Sequence[Audit],
-) -> list[Finding]:
-    """Gather all findings, the gravest first, each once."""
+) -> list[Alert]:
+    """Gather all alerts, the gravest first, each once."""
     sources = (
-        _completeness(evidence),
+        _completeness(study),
         _audit(audits),
-        _warnings(evidence),
+        _warnings(study),
         _confounded(sites),
         _verdicts(results),
-        _scans(evidence, measures),
+        _scans(study, measures),
     )
-    found = dict.fromkeys(finding for source in sources for finding in source)
-    return sorted(found, key=lambda finding: LEVELS.index(finding.level))
+    found = dict.fromkeys(alert for source in sources for alert in source)
+    return sorted(found, key=lambda alert: LEVELS.index(alert.level))
 
 
-def _completeness(evidence: GroupEvidence) -> Iterator[Finding]:
+def _completeness(study: StudyFiles) -> Iterator[Alert]:
     for name, there in (
-        ("group_cohort.tsv", bool(evidence.scans)),
-        ("group_predictions.tsv", bool(evidence.predictions)),
-        ("group_metrics.json", bool(evidence.metrics)),
-        ("models", bool(evidence.models)),
+        ("group_cohort.tsv", bool(study.scans)),
+        ("group_predictions.tsv", bool(study.predictions)),
+        ("group_metrics.json", bool(study.metrics)),
+        ("models", bool(study.models)),
     ):
         if not there:
-            yield Finding("error", f"{name} is missing or cannot be read: run the group level.")
+            yield Alert("error", f"{name} is missing or cannot be read: run the group level.")
 
 
-def _audit(audits: Sequence[Audit]) -> Iterator[Finding]:
+def _audit(audits: Sequence[Audit]) -> Iterator[Alert]:
     for audit in audits:
         for check in audit.checks:
             if check.status == FAILED:
-                yield Finding(
+                yield Alert(
                     "error",
                     f"Leakage audit, {audit.task}, {audit.network}: not true that "
                     f"{check.question[:1].lower()}{check.question[1:]}. {check.detail}",
@@ -55,23 +55,23 @@ def _audit(audits: Sequence[Audit]) -> Iterator[Finding]:
                 )
 
 
-def _warnings(evidence: GroupEvidence) -> Iterator[Finding]:
-    texts = evidence.metrics.get("warnings")
+def _warnings(study: StudyFiles) -> Iterator[Alert]:
+    texts = study.metrics.get("warnings")
     for text in texts if isinstance(texts, list) else []:
         if isinstance(text, str) and text.strip():
-            yield Finding("warning", text)
+            yield Alert("warning", text)
 
 
-def _confounded(sites: SiteTable) -> Iterator[Finding]:
+def _confounded(sites: SiteTable) -> Iterator[Alert]:
     if sites.association is not None and sites.association >= _STRONG:
-        yield Finding(
+        yield Alert(
             "warning",
             f"Site and diagnosis go together (Cramér's V {sites.association:.2f}): what tells "
             "sites apart also tells diagnoses apart. Compare with what site alone reaches.",
             "cohort",
         )
     if sites.alone:
-        yield Finding(
+        yield Alert(
             "warning",
             f"Only one diagnosis at {_list(sites.alone)}: there, differences between scanners and "
             "between diagnoses cannot be separated.",
@@ -79,29 +79,29 @@ def _confounded(sites: SiteTable) -> Iterator[Finding]:
         )
 
 
-def _verdicts(results: Sequence[TaskResult]) -> Iterator[Finding]:
+def _verdicts(results: Sequence[TaskResult]) -> Iterator[Alert]:
     for task in results:
         level, text = verdict(task)
         if level == "warning":
-            yield Finding("warning", f"{task.title}. {text}", "results")
+            yield Alert("warning", f"{task.title}. {text}", "results")
 
 
-def _scans(evidence: GroupEvidence, measures: Sequence[Measure]) -> Iterator[Finding]:
+def _scans(study: StudyFiles, measures: Sequence[Measure]) -> Iterator[Alert]:
     for level in ("error", "warning"):
-        people = [s.scan for s in evidence.scans if any(f.level == level for f in s.findings)]
+        people = [s.scan for s in study.scans if any(f.level == level for f in s.alerts)]
         if people:
-            yield Finding(
+            yield Alert(
                 "warning" if level == "error" else "note",
                 f"Scans with {level}s of their own: {_list(people)}.",
                 "participants",
             )
-    unread = [scan.scan for scan in evidence.scans if scan.evidence is None]
+    unread = [scan.scan for scan in study.scans if scan.files is None]
     if unread:
-        yield Finding("warning", f"Derivatives are missing of {_list(unread)}.", "participants")
+        yield Alert("warning", f"Derivatives are missing of {_list(unread)}.", "participants")
     for measure in measures:
         if measure.far:
-            names = _list([evidence.scans[i].scan for i in measure.far])
-            yield Finding(
+            names = _list([study.scans[i].scan for i in measure.far])
+            yield Alert(
                 "note", f"{measure.name}: {names} far from the others of the site.", "quality"
             )
 

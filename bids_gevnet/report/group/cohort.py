@@ -1,4 +1,4 @@
-"""Who is in the cohort: by site and diagnosis, and how good each scan is.
+"""Describe the cohort by site and diagnosis, and the quality of each scan.
 
 Cramér's V of site and diagnosis, corrected for the size of the sample (Bergsma 2013), is 0 where
 they have nothing to do with each other and 1 where one follows from the other.
@@ -13,13 +13,16 @@ is above 3.5 in size (Iglewicz and Hoaglin 1993); a site needs six scans for tha
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bids_gevnet.facts import CorrectionFacts, ScanFacts
 from bids_gevnet.harmonisation.association import cramers_v
 from bids_gevnet.report.group.study_files import CohortScan
+
+Reader = Callable[[CohortScan], float | None]
+"""Reads a measure of a scan; None where it is not known."""
 
 FAR = 3.5
 _ENOUGH_SCANS = 6
@@ -120,56 +123,58 @@ class Measure:
     far: list[int]
 
 
-def _part(part: str, key: str) -> Callable[[CohortScan], Any]:
-    return lambda scan: None if scan.evidence is None else scan.evidence.part(part).get(key)
+def _of_facts(read: Callable[[ScanFacts], float | None]) -> Reader:
+    """Read a measure from the facts of a scan."""
+    return lambda scan: None if scan.files is None else read(scan.files.facts)
 
 
-def _over_runs(key: str, combine: Callable[[list[float]], float]) -> Callable[[CohortScan], Any]:
-    def read(scan: CohortScan) -> float | None:
-        runs = [] if scan.evidence is None else scan.evidence.parts("correction")
-        values = [float(run[key]) for run in runs if key in run]
+def _over_runs(
+    read: Callable[[CorrectionFacts], float | None], combine: Callable[[list[float]], float]
+) -> Reader:
+    """Read a measure from the correction of each run, and combine what is known."""
+
+    def measure(facts: ScanFacts) -> float | None:
+        values = [value for run in facts.correction if (value := read(run)) is not None]
         return combine(values) if values else None
 
-    return read
+    return _of_facts(measure)
 
 
-MEASURES: Sequence[tuple[str, str, str, str, Callable[[CohortScan], Any]]] = (
-    ("motion", "Mean step", "mm", "framewise displacement", lambda scan: scan.motion),
+MEASURES: Sequence[tuple[str, str, str, str, Reader]] = (
+    ("motion", "Framewise displacement", "mm", "mean of the volumes", lambda scan: scan.motion),
     ("displacement", "Largest displacement", "mm", "from the reference volume",
-     _over_runs("largest_displacement_mm", max)),
+     _over_runs(lambda run: run.largest_displacement_mm, max)),
     ("outliers", "Outlier slices", "", "replaced by the correction",
-     _over_runs("outlier_slices", sum)),
-    ("snr", "Signal to noise", "", "of b0", _part("quality", "snr_b0")),
-    ("cnr", "Contrast to noise", "", "directions over misfit", _part("quality", "cnr")),
+     _over_runs(lambda run: run.outlier_slices, sum)),
+    ("snr", "Signal to noise", "", "of b0", _of_facts(lambda facts: facts.quality.snr_b0)),
+    ("cnr", "Contrast to noise", "", "directions over misfit",
+     _of_facts(lambda facts: facts.quality.cnr)),
     ("misfit", "Tensor misfit", "", "fraction of b0, in white matter",
-     _part("quality", "tensor_residual")),
+     _of_facts(lambda facts: facts.quality.tensor_residual)),
     ("neighbours", "Neighbour correlation", "", "of volumes with nearest directions",
-     _part("quality", "neighbour_correlation")),
-    ("fa", "Mean FA", "", "of white matter", _part("quality", "mean_fa_white_matter")),
-    ("brain", "Brain volume", "ml", "of the mask", _part("mask", "volume_ml")),
-    ("dice", "Overlap with template", "", "Dice of the brains", _part("registration", "dice")),
+     _of_facts(lambda facts: facts.quality.neighbour_correlation)),
+    ("fa", "Mean FA", "", "of white matter",
+     _of_facts(lambda facts: facts.quality.mean_fa_white_matter)),
+    ("brain", "Brain volume", "ml", "of the mask", _of_facts(lambda facts: facts.mask.volume_ml)),
+    ("dice", "Overlap with template", "", "Dice of the brains",
+     _of_facts(lambda facts: facts.registration.dice)),
     ("information", "Match with template", "", "normalised mutual information",
-     _part("registration", "information")),
-    ("residual", "Sampling residual", "", "RMS of S/b0", _part("sphere", "residual_rms")),
+     _of_facts(lambda facts: facts.registration.information)),
+    ("residual", "Sampling residual", "", "RMS of S/b0",
+     _of_facts(lambda facts: facts.sphere.residual_rms)),
 )  # fmt: skip
 """Key, name, unit, meaning and how to read each measure, in the order in which they are shown."""
 
 
 def measure_scans(scans: Sequence[CohortScan]) -> list[Measure]:
     """Gather the measures that at least one scan has."""
-    found = []
+    measures = []
     for key, name, unit, hint, read in MEASURES:
-        values = [_number(read(scan)) for scan in scans]
+        values = [read(scan) for scan in scans]
         if any(value is not None for value in values):
             far = far_from_site(values, [scan.site for scan in scans])
-            found.append(Measure(key, name, unit, hint, values, far))
-    return found
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if np.isfinite(value) else None
+            measures.append(Measure(key, name, unit, hint, values, far))
+    return measures
 
 
 def far_from_site(values: Sequence[float | None], sites: Sequence[str]) -> list[int]:

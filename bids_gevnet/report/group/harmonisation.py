@@ -1,4 +1,4 @@
-r"""What harmonisation did to scans it had not seen: energy of each degree, before and after.
+r"""Show what harmonisation did to held-out scans: energy of each degree, before and after.
 
 A gain g multiplies the part of degree l of the signal, so its energy becomes
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
+from bids_gevnet.bids.derivatives import BRAIN_MASK, rish_ending
 from bids_gevnet.harmonisation.gains import RishGains
 from bids_gevnet.report.figures.brain import Box, ColourMap, bounding_box, draw_map
 from bids_gevnet.report.figures.drawing import (
@@ -29,8 +30,8 @@ from bids_gevnet.report.figures.drawing import (
     plain_label,
     to_svg,
 )
-from bids_gevnet.report.group.study_files import CohortScan, FoldModel, GroupEvidence
-from bids_gevnet.report.scan_files import ScanEvidence, Volume, read_volume
+from bids_gevnet.report.group.study_files import CohortScan, FoldModel, StudyFiles
+from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume
 
 Floats = npt.NDArray[np.float64]
 
@@ -102,21 +103,19 @@ class RishReader:
     def read(self, scan: str, degrees: Sequence[int]) -> Floats | None:
         """Energies (n_voxels, n_degrees) in the brain, zero outside; None if missing."""
         if scan not in self._maps:
-            evidence = self._scans[scan].evidence
-            self._maps[scan] = None if evidence is None else _read_maps(evidence, degrees)
+            files = self._scans[scan].files
+            self._maps[scan] = None if files is None else _read_maps(files, degrees)
         found = self._maps[scan]
         return None if found is None or found[0] != tuple(degrees) else found[1]
 
 
-def _read_maps(
-    evidence: ScanEvidence, degrees: Sequence[int]
-) -> tuple[tuple[int, ...], Floats] | None:
-    mask = read_volume(evidence.standard("desc-brain_mask.nii.gz"))
+def _read_maps(files: ScanFiles, degrees: Sequence[int]) -> tuple[tuple[int, ...], Floats] | None:
+    mask = read_volume(files.standard(BRAIN_MASK))
     if mask is None:
         return None
     columns = []
     for degree in degrees:
-        volume = read_volume(evidence.standard(f"model-sh_param-rish{degree}_dwimap.nii.gz"))
+        volume = read_volume(files.standard(rish_ending(degree)))
         if volume is None or volume.data.shape != mask.data.shape:
             return None
         columns.append(thin_out(np.where(mask.data > 0.5, volume.data, 0.0)).ravel())
@@ -278,11 +277,11 @@ def _gain_map(
     return GainMap(site, degree, float(percent[mask.data > 0.5].mean()), picture)
 
 
-def group_mask(evidence: GroupEvidence) -> Volume | None:
+def group_mask(study: StudyFiles) -> Volume | None:
     """Brain mask of the first scan in template space: the grid of the models, and a brain."""
-    for scan in evidence.scans:
-        if scan.evidence is not None:
-            mask = read_volume(scan.evidence.standard("desc-brain_mask.nii.gz"))
+    for scan in study.scans:
+        if scan.files is not None:
+            mask = read_volume(scan.files.standard(BRAIN_MASK))
             if mask is not None and (mask.data > 0.5).any():
                 return mask
     return None

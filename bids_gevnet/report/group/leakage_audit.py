@@ -17,7 +17,7 @@ import numpy as np
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.learn.evaluate.leakage_refit import REFIT
 from bids_gevnet.learn.models.calibration import fit_temperature, softmax
-from bids_gevnet.report.group.study_files import FoldModel, GroupEvidence, Predictions
+from bids_gevnet.report.group.study_files import FoldModel, Predictions, StudyFiles
 
 PASSED, FAILED, OPEN = "passed", "failed", "open"
 _SAME_PROBABILITY = 1e-4
@@ -58,15 +58,15 @@ class Audit:
         return [check for check in self.checks if check.status == FAILED]
 
 
-def audit_group(evidence: GroupEvidence) -> list[Audit]:
+def audit_group(study: StudyFiles) -> list[Audit]:
     """Check every task and network that has models."""
-    people = {scan.scan: scan.participant.removeprefix("sub-") for scan in evidence.scans}
-    predictions = {(p.task, p.network): p for p in evidence.predictions}
+    people = {scan.scan: scan.participant.removeprefix("sub-") for scan in study.scans}
+    predictions = {(p.task, p.network): p for p in study.predictions}
     found = []
-    for key in dict.fromkeys((model.task, model.network) for model in evidence.models):
-        folds = evidence.folds_of(*key)
+    for key in dict.fromkeys((model.task, model.network) for model in study.models):
+        folds = study.folds_of(*key)
         if folds:
-            case = _Case(folds, evidence.final_of(*key), predictions.get(key), people)
+            case = _Case(folds, study.final_of(*key), predictions.get(key), people)
             found.append(Audit(*key, case.checks(), case.fold_rows()))
     return found
 

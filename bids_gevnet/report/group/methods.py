@@ -1,4 +1,4 @@
-"""The methods text of the group level: what really ran, or what would run.
+"""Write the methods text of the group level: what ran, or what would run.
 
 Facts come from model cards, metrics and tables on disk; before a first run they come from the
 settings. What is not known leaves its sentence out.
@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from bids_gevnet.facts import ScanFacts
 from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
-from bids_gevnet.nn.registry import ALL, networks, scan_networks
+from bids_gevnet.nn.registry import ALL, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
-from bids_gevnet.report.group.study_files import GroupEvidence
+from bids_gevnet.report.group.study_files import StudyFiles
 from bids_gevnet.report.methods_text import Methods, describe_methods, with_references
+from bids_gevnet.report.networks import network_sentence
 from bids_gevnet.settings import Settings
 from bids_gevnet.versions import __version__
 
@@ -41,10 +43,10 @@ class GroupFacts:
     saliency: bool = False
 
 
-def facts_of_run(evidence: GroupEvidence) -> GroupFacts:
+def facts_of_run(study: StudyFiles) -> GroupFacts:
     """Gather the facts of a run from what it left."""
-    metrics = evidence.metrics
-    models = evidence.models
+    metrics = study.metrics
+    models = study.models
     cards = [model.card for model in models]
     training = [as_map(entry) for entry in as_list(metrics.get("training"))]
     final = next((m for m in models if m.fold is None and m.gains is not None), None)
@@ -56,11 +58,11 @@ def facts_of_run(evidence: GroupEvidence) -> GroupFacts:
     ]
     references = {str(e["reference_site"]) for e in training if e.get("reference_site")}
     return GroupFacts(
-        participants=len({scan.participant for scan in evidence.scans}) or None,
-        scans=len(evidence.scans) or None,
-        sites=len(evidence.sites) or None,
-        labels=evidence.labels,
-        target=evidence.target,
+        participants=len({scan.participant for scan in study.scans}) or None,
+        scans=len(study.scans) or None,
+        sites=len(study.sites) or None,
+        labels=study.labels,
+        target=study.target,
         tasks=len({model.task for model in models}) or None,
         folds=max((model.fold or 0 for model in models), default=0) or None,
         networks=tuple(dict.fromkeys(model.network for model in models)),
@@ -107,7 +109,7 @@ def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> 
         harmonised=learning.harmonisation == "rish",
         reference_site=learning.reference_site,
         covariates=learning.covariates,
-        baselines=tuple(own.title for own in BASELINES.values()),
+        baselines=tuple(baseline.title for baseline in BASELINES.values()),
         leave_site_out=learning.leave_site_out is True,
         intervals=frozenset(_INTERVALS),
         saliency=True,
@@ -131,14 +133,13 @@ def _interval_methods(node: Any) -> Iterable[str]:
             yield from _interval_methods(value)
 
 
-def describe_group(facts: GroupFacts, scans: Sequence[Mapping[str, Any]] = ()) -> Methods:
+def describe_group(facts: GroupFacts, scans: Sequence[ScanFacts] = ()) -> Methods:
     """Choose the sentences, after those of the participant level.
 
     Parameters
     ----------
     facts : GroupFacts
-    scans : sequence of mapping
-        Facts of the scans, as in `*_desc-report_facts.json`.
+    scans : sequence of ScanFacts
     """
     first = describe_methods(scans).paragraphs if scans else ()
     parts = (
@@ -148,8 +149,8 @@ def describe_group(facts: GroupFacts, scans: Sequence[Mapping[str, Any]] = ()) -
         ("Evaluation", _evaluation),
         ("Explanation", _explanation),
     )
-    own = tuple((heading, text) for heading, write in parts if (text := " ".join(write(facts))))
-    return with_references((*first, *own))
+    second = tuple((heading, text) for heading, write in parts if (text := " ".join(write(facts))))
+    return with_references((*first, *second))
 
 
 def _cohort(facts: GroupFacts) -> Iterable[str]:
@@ -189,24 +190,17 @@ def _harmonisation(facts: GroupFacts) -> Iterable[str]:
 
 
 def _training(facts: GroupFacts) -> Iterable[str]:
-    sentences = {name: entry.sentence for name, entry in networks().items() if entry.sentence}
-    known = [name for name in facts.networks if name in sentences]
+    known = [name for name in facts.networks if network_sentence(name)]
     if len(known) == 1:
-        yield (
-            f"The network combines {sentences[known[0]]}."
-            if "+" in known[0]
-            else (f"The network is {sentences[known[0]]}.")
-        )
+        yield network_sentence(known[0])
     elif known:
-        yield (
-            f"{len(known)} networks were compared: "
-            + "; ".join(f"{name}: {sentences[name]}" for name in known)
-            + "."
-        )
+        yield f"{len(known)} networks were compared: {', '.join(known)}."
+        yield from (network_sentence(name).replace("The network", name, 1) for name in known)
     options = facts.options
     if known and {"epochs", "samples_per_class"} <= set(options):
+        subject = "It was" if len(known) == 1 else "Each was"
         yield (
-            f"It was trained with PyTorch [@torch] for {options['epochs']} epochs of "
+            f"{subject} trained with PyTorch [@torch] for {options['epochs']} epochs of "
             f"{options['samples_per_class']} samples per class, filled up by mixup [@mixup] of "
             "scans of the same class."
         )

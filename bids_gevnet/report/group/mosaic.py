@@ -1,4 +1,4 @@
-"""All scans at a glance: the mean b0 of each in template space, on sheets of many.
+"""Draw all scans at a glance: the mean b0 of each in template space, on sheets of many.
 
 The b0 is small in its own space and the transform to the template is known, so a slice in
 template space is read straight from it; the series in template space is not touched. Pictures
@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bids_gevnet.bids.derivatives import MEAN_B0, transform_ending
 from bids_gevnet.report.figures.brain import Box, Sampler, bounding_box, outline
 from bids_gevnet.report.figures.drawing import to_bytes, to_png_uri
 from bids_gevnet.report.group.study_files import CohortScan
-from bids_gevnet.report.scan_files import ScanEvidence, Volume, read_volume
+from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume
 
 TILE_MM = 2.5
 AXIAL_MM, SAGITTAL_MM = 8.0, 4.0
@@ -75,7 +76,7 @@ def draw_mosaic(scans: Sequence[CohortScan], template_mask: Volume) -> Mosaic | 
     pictures: list[tuple[CohortScan, npt.NDArray[np.uint8]]] = []
     missing = []
     for scan in scans:
-        picture = None if scan.evidence is None else _picture(scan.evidence, box)
+        picture = None if scan.files is None else _picture(scan.files, box)
         if picture is None:
             missing.append(scan)
         else:
@@ -112,9 +113,9 @@ def _both(sampler: Sampler, box: Box) -> npt.NDArray[np.float32]:
     return np.concatenate(padded, axis=1)
 
 
-def _picture(evidence: ScanEvidence, box: Box) -> npt.NDArray[np.uint8] | None:
-    image = read_volume(evidence.native("dwiref.nii.gz"))
-    to_template = read_transform(evidence)
+def _picture(files: ScanFiles, box: Box) -> npt.NDArray[np.uint8] | None:
+    image = read_volume(files.native(MEAN_B0))
+    to_template = read_transform(files)
     if image is None or to_template is None:
         return None
     moved = Volume(image.data, to_template @ image.affine)
@@ -125,14 +126,12 @@ def _picture(evidence: ScanEvidence, box: Box) -> npt.NDArray[np.uint8] | None:
     return np.asarray(np.rint(np.rint(shades / 255 * _GREYS) / _GREYS * 255), np.uint8)
 
 
-def read_transform(evidence: ScanEvidence) -> npt.NDArray[np.float64] | None:
+def read_transform(files: ScanFiles) -> npt.NDArray[np.float64] | None:
     """Read the affine from the scan to the template, (4, 4) in world RAS mm.
 
     ITK writes where a point of the output lies in the input, in LPS: the inverse.
     """
-    found = sorted(evidence.folder.glob("*_mode-image_xfm.txt"))
-    own = [path for path in found if path.name.startswith(f"{evidence.name}_from-dwi_to-")]
-    return _read_itk(own[0]) if own else None
+    return _read_itk(files.native(transform_ending(files.template)))
 
 
 def _read_itk(path: Path) -> npt.NDArray[np.float64] | None:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.report.alerts import LEVELS
-from bids_gevnet.report.group.alerts import collect_group_findings
+from bids_gevnet.report.group.alerts import collect_study_alerts
 from bids_gevnet.report.group.charts import (
     draw_calibration,
     draw_learning,
@@ -47,7 +47,7 @@ from bids_gevnet.report.group.results import (
     verdict,
 )
 from bids_gevnet.report.group.saliency import SaliencyView, read_saliency
-from bids_gevnet.report.group.study_files import GroupEvidence, read_group
+from bids_gevnet.report.group.study_files import StudyFiles, read_study
 from bids_gevnet.report.methods_text import Methods, to_markdown
 from bids_gevnet.report.page import render_page
 from bids_gevnet.report.scan_files import Volume, read_template
@@ -69,39 +69,39 @@ def build_group_report(output_dir: Path) -> Path:
     report : Path
         ``output_dir / group_report.html``; the same bytes for the same files.
     """
-    evidence = read_group(output_dir)
-    results = read_results(evidence.metrics)
-    sites = count_sites(evidence.scans)
-    measures = measure_scans(evidence.scans)
-    audits = audit_group(evidence)
-    findings = collect_group_findings(evidence, sites, measures, results, audits)
-    style = class_style(evidence.labels)
-    template = _template(evidence)
+    study = read_study(output_dir)
+    results = read_results(study.metrics)
+    sites = count_sites(study.scans)
+    measures = measure_scans(study.scans)
+    audits = audit_group(study)
+    alerts = collect_study_alerts(study, sites, measures, results, audits)
+    style = class_style(study.labels)
+    template = _template(study)
     page = render_page(
         "group.html.j2",
         {
             "title": "Group report",
-            "evidence": evidence,
-            "findings": findings,
-            "counts": {level: sum(f.level == level for f in findings) for level in LEVELS},
-            "classes": describe_classes(evidence.scans),
+            "study": study,
+            "alerts": alerts,
+            "counts": {level: sum(f.level == level for f in alerts) for level in LEVELS},
+            "classes": describe_classes(study.scans),
             "sites": sites,
             "looks": style,
             "marks": {label: key_mark(*own) for label, own in style.items()},
-            "numbered": numbered_sites(evidence.sites),
-            "strips": draw_strips(evidence.scans, measures),
-            "people": describe_people(evidence, measures, results),
-            "mosaic": None if template is None else draw_mosaic(evidence.scans, template[1]),
-            "harmonisation": _harmonisation(evidence),
+            "numbered": numbered_sites(study.sites),
+            "strips": draw_strips(study.scans, measures),
+            "people": describe_people(study, measures, results),
+            "mosaic": None if template is None else draw_mosaic(study.scans, template[1]),
+            "harmonisation": _harmonisation(study),
             "results": [_describe_task(task) for task in results],
-            "interval_notes": _sentences(evidence.metrics.get("methods")),
-            "ablation": read_ablation(evidence.metrics),
-            "saliency": _saliency(evidence, template),
-            "learning": _learning(evidence),
+            "interval_notes": _sentences(study.metrics.get("methods")),
+            "ablation": read_ablation(study.metrics),
+            "saliency": _saliency(study, template),
+            "learning": _learning(study),
             "audits": audits,
-            "titles": _titles(evidence),
-            "methods": group_methods(evidence),
-            "environment": _environment(evidence),
+            "titles": _titles(study),
+            "methods": group_methods(study),
+            "environment": _environment(study),
         },
     )
     path = output_dir / REPORT
@@ -109,25 +109,25 @@ def build_group_report(output_dir: Path) -> Path:
     return path
 
 
-def group_methods(evidence: GroupEvidence) -> Methods:
+def group_methods(study: StudyFiles) -> Methods:
     """Methods of both levels, as they ran."""
-    scans = [scan.evidence.facts for scan in evidence.scans if scan.evidence is not None]
-    return describe_group(facts_of_run(evidence), scans)
+    scans = [scan.files.facts for scan in study.scans if scan.files is not None]
+    return describe_group(facts_of_run(study), scans)
 
 
 def write_group_methods(output_dir: Path) -> Path:
     """Write CITATION.md: the methods of both levels, with what to cite."""
     path = output_dir / "CITATION.md"
-    write_text(path, to_markdown(group_methods(read_group(output_dir))))
+    write_text(path, to_markdown(group_methods(read_study(output_dir))))
     return path
 
 
-def _template(evidence: GroupEvidence) -> tuple[Volume, Volume] | None:
+def _template(study: StudyFiles) -> tuple[Volume, Volume] | None:
     """Template and its brain, of the first scan that is there."""
-    settings = _settings(evidence.output_dir, "settings.toml").get("preprocessing", {})
-    for scan in evidence.scans:
-        if scan.evidence is not None:
-            return read_template(scan.evidence, settings)
+    settings = _settings(study.output_dir, "settings.toml").get("preprocessing", {})
+    for scan in study.scans:
+        if scan.files is not None:
+            return read_template(scan.files, settings)
     return None
 
 
@@ -176,14 +176,14 @@ class HarmonisationSection:
     warnings: Mapping[str, list[str]]
 
 
-def _harmonisation(evidence: GroupEvidence) -> list[HarmonisationSection]:
+def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
     """Describe every task that harmonises; networks of one task share folds and gains."""
-    reader, mask = RishReader(evidence.scans), group_mask(evidence)
-    titles = _titles(evidence)
+    reader, mask = RishReader(study.scans), group_mask(study)
+    titles = _titles(study)
     sections = []
-    for number, task in enumerate(dict.fromkeys(model.task for model in evidence.models), 1):
-        network = next(model.network for model in evidence.models if model.task == task)
-        folds, final = evidence.folds_of(task, network), evidence.final_of(task, network)
+    for number, task in enumerate(dict.fromkeys(model.task for model in study.models), 1):
+        network = next(model.network for model in study.models if model.task == task)
+        folds, final = study.folds_of(task, network), study.final_of(task, network)
         models = [*folds, *([final] if final else [])]
         if not any(model.card.get("harmonised") is True for model in models):
             continue
@@ -202,47 +202,47 @@ def _harmonisation(evidence: GroupEvidence) -> list[HarmonisationSection]:
     return sections
 
 
-def _titles(evidence: GroupEvidence) -> dict[str, str]:
-    return {task.task: task.title for task in read_results(evidence.metrics)}
+def _titles(study: StudyFiles) -> dict[str, str]:
+    return {task.task: task.title for task in read_results(study.metrics)}
 
 
 def _saliency(
-    evidence: GroupEvidence, template: tuple[Volume, Volume] | None
+    study: StudyFiles, template: tuple[Volume, Volume] | None
 ) -> list[tuple[str, SaliencyView]]:
     if template is None:
         return []
-    titles = _titles(evidence)
+    titles = _titles(study)
     found = []
-    for folder in dict.fromkeys(model.folder.parent for model in evidence.models):
+    for folder in dict.fromkeys(model.folder.parent for model in study.models):
         view = read_saliency(folder / "saliency.json", *template)
         if view is not None:
             found.append((titles.get(view.task, view.task), view))
     return found
 
 
-def _learning(evidence: GroupEvidence) -> list[tuple[str, Markup]]:
-    titles = _titles(evidence)
+def _learning(study: StudyFiles) -> list[tuple[str, Markup]]:
+    titles = _titles(study)
     found = []
-    pairs = dict.fromkeys((model.task, model.network) for model in evidence.models)
+    pairs = dict.fromkeys((model.task, model.network) for model in study.models)
     for number, (task, network) in enumerate(pairs, 1):
-        chart = draw_learning(evidence.folds_of(task, network), name=f"learning-{number}")
+        chart = draw_learning(study.folds_of(task, network), name=f"learning-{number}")
         if chart is not None:
             found.append((f"{titles.get(task, task)}, {network}", chart))
     return found
 
 
-def _environment(evidence: GroupEvidence) -> dict[str, list[tuple[str, Any]]]:
+def _environment(study: StudyFiles) -> dict[str, list[tuple[str, Any]]]:
     """How the run was started, with what it was trained, and what made this report."""
-    run = read_json(evidence.output_dir / "logs" / "run-group.json")
+    run = read_json(study.output_dir / "logs" / "run-group.json")
     command = run.get("command")
     told: list[tuple[str, Any]] = [
         ("Command", " ".join(map(str, command)) if isinstance(command, list) else command),
         *((key.capitalize(), run.get(key)) for key in ("started", "finished", "seed")),
         ("Commit", run.get("commit") or source_commit()),
     ]
-    final = next((model for model in evidence.models if model.fold is None), None)
+    final = next((model for model in study.models if model.fold is None), None)
     trained = [] if final is None else _trained_with(final.folder / "environment.txt")
-    learning = _settings(evidence.output_dir, "settings-group.toml").get("learning", {})
+    learning = _settings(study.output_dir, "settings-group.toml").get("learning", {})
     return {
         "Run": [row for row in told if row[1] is not None],
         "Trained with": trained,

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from bids_gevnet.report.group.cohort import Measure
 from bids_gevnet.report.group.results import TaskResult
-from bids_gevnet.report.group.study_files import CohortScan, GroupEvidence, Predictions
+from bids_gevnet.report.group.study_files import CohortScan, Predictions, StudyFiles
 
 _MOST_TASKS = 6
 _SHOWN = ("motion", "snr", "dice")
@@ -61,21 +61,21 @@ class PeopleTable:
 
 
 def describe_people(
-    evidence: GroupEvidence, measures: Sequence[Measure], results: Sequence[TaskResult]
+    study: StudyFiles, measures: Sequence[Measure], results: Sequence[TaskResult]
 ) -> PeopleTable:
     """Put the table together."""
-    chosen = _main_predictions(evidence, results)[:_MOST_TASKS]
+    chosen = _main_predictions(study, results)[:_MOST_TASKS]
     shown = [measure for measure in measures if measure.key in _SHOWN]
     outcomes = [_outcomes(predictions) for _, predictions in chosen]
     rows = []
-    for number, scan in enumerate(evidence.scans):
-        levels = [finding.level for finding in scan.findings]
+    for number, scan in enumerate(study.scans):
+        levels = [alert.level for alert in scan.alerts]
         rows.append(
             PersonRow(
                 scan,
                 quote(scan.report),
-                evidence.labels.index(scan.label),
-                evidence.sites.index(scan.site),
+                study.labels.index(scan.label),
+                study.sites.index(scan.site),
                 [own.get(scan.scan) for own in outcomes],
                 [measure.values[number] for measure in shown],
                 levels.count("error"),
@@ -86,18 +86,18 @@ def describe_people(
         rows,
         [(title, predictions.network) for title, predictions in chosen],
         shown,
-        any(scan.session for scan in evidence.scans),
+        any(scan.session for scan in study.scans),
     )
 
 
 def _main_predictions(
-    evidence: GroupEvidence, results: Sequence[TaskResult]
+    study: StudyFiles, results: Sequence[TaskResult]
 ) -> list[tuple[str, Predictions]]:
     """Predictions of the network that each task shows in full."""
     named = {task.task: task for task in results}
     found = []
-    for slug in evidence.tasks:
-        own = [p for p in evidence.predictions if p.task == slug]
+    for slug in study.tasks:
+        own = [p for p in study.predictions if p.task == slug]
         task = named.get(slug)
         main = task.main.model if task and task.main else own[0].network
         chosen = next((p for p in own if p.network == main), own[0])

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bids_gevnet.bids.derivatives import CONFOUNDS
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.harmonisation.gains import RishGains, load_gains
-from bids_gevnet.report.alerts import Finding, collect_findings
+from bids_gevnet.report.alerts import Alert, collect_alerts
 from bids_gevnet.report.figures.motion import summarise_motion
-from bids_gevnet.report.scan_files import ScanEvidence, find_scans, read_table
+from bids_gevnet.report.scan_files import ScanFiles, find_scans, read_table
 
 COHORT_FIXED = (
     "participant_id", "session_id", "scan", "site", "age", "sex", "mean_framewise_displacement",
@@ -32,7 +33,7 @@ _FOLD = re.compile(r"fold-(\d+)")
 
 @dataclass(frozen=True)
 class CohortScan:
-    """One row of group_cohort.tsv and what is on disk of that scan.
+    """One row of group_cohort.tsv, and the files of that scan.
 
     Attributes
     ----------
@@ -42,8 +43,8 @@ class CohortScan:
     session, sex : str
         Empty where unknown.
     age, motion : float or None
-    evidence : ScanEvidence or None
-    findings : list of Finding
+    files : ScanFiles or None
+    alerts : list of Alert
     report : str
         Name of the subject report, empty if there is none.
     """
@@ -57,8 +58,8 @@ class CohortScan:
     age: float | None
     sex: str
     motion: float | None
-    evidence: ScanEvidence | None = None
-    findings: list[Finding] = field(default_factory=list)
+    files: ScanFiles | None = None
+    alerts: list[Alert] = field(default_factory=list)
     report: str = ""
 
 
@@ -134,8 +135,8 @@ class FoldModel:
 
 
 @dataclass(frozen=True)
-class GroupEvidence:
-    """All that the group level left."""
+class StudyFiles:
+    """What the group level wrote, read from disk."""
 
     output_dir: Path
     target: str
@@ -174,12 +175,12 @@ class GroupEvidence:
         return next((m for m in found if m.fold is None), None)
 
 
-def read_group(output_dir: Path) -> GroupEvidence:
+def read_study(output_dir: Path) -> StudyFiles:
     """Read everything; what cannot be read is left out."""
     metrics = read_json(output_dir / "group_metrics.json")
     table = read_table_text(output_dir / "group_cohort.tsv")
     target = _target(metrics, table)
-    return GroupEvidence(
+    return StudyFiles(
         output_dir=output_dir,
         target=target,
         scans=tuple(_read_scans(output_dir, table, target)),
@@ -226,7 +227,7 @@ def _target(metrics: Mapping[str, Any], table: Sequence[Mapping[str, str]]) -> s
 def _read_scans(
     output_dir: Path, table: Sequence[Mapping[str, str]], target: str
 ) -> Iterator[CohortScan]:
-    known: dict[str, dict[str, ScanEvidence]] = {}
+    known: dict[str, dict[str, ScanFiles]] = {}
     for number, row in enumerate(table, 1):
         participant = row.get("participant_id", "")
         label = participant.removeprefix("sub-")
@@ -234,7 +235,7 @@ def _read_scans(
         safe = label.isalnum() and label.isascii()
         if safe and label not in known:
             known[label] = {scan.name: scan for scan in find_scans(output_dir, label)}
-        evidence = known.get(label, {}).get(row.get("scan", ""))
+        files = known.get(label, {}).get(row.get("scan", ""))
         report = f"sub-{label}.html"
         yield CohortScan(
             key=f"p{number}",
@@ -246,15 +247,15 @@ def _read_scans(
             age=_known(row.get("age")),
             sex=row.get("sex", ""),
             motion=_known(row.get("mean_framewise_displacement")),
-            evidence=evidence,
-            findings=[] if evidence is None else _findings(evidence),
+            files=files,
+            alerts=[] if files is None else _alerts(files),
             report=report if safe and (output_dir / report).is_file() else "",
         )
 
 
-def _findings(evidence: ScanEvidence) -> list[Finding]:
-    confounds = read_table(evidence.native("desc-confounds_timeseries.tsv"))
-    return collect_findings(evidence, None if confounds is None else summarise_motion(confounds))
+def _alerts(files: ScanFiles) -> list[Alert]:
+    confounds = read_table(files.native(CONFOUNDS))
+    return collect_alerts(files, None if confounds is None else summarise_motion(confounds))
 
 
 def _read_predictions(path: Path) -> Iterator[Predictions]:

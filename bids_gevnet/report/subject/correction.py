@@ -1,16 +1,21 @@
-"""What the model-based correction found: eddy currents, lost slices, the susceptibility field."""
+"""Show what the model-based correction estimated: eddy currents, outliers, susceptibility."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
+from bids_gevnet.facts import CorrectionFacts, SusceptibilityField
+from bids_gevnet.facts.json_form import Rows
+from bids_gevnet.report.correction_methods import MODEL_NOT_DONE, WHY_NOT_SUSCEPTIBILITY
 from bids_gevnet.report.figures.drawing import FOREGROUND, PALETTE, SOFT, figure, to_svg
+from bids_gevnet.report.page import show
 
 TERMS = ("constant", "x", "y", "z")
+N_TERMS = 10
+"""Constant, linear and quadratic terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,90 +24,79 @@ class CorrectionView:
 
     Attributes
     ----------
+    number : int
+        Of the run, counted from 1.
+    facts : CorrectionFacts
     figures : list of (str, str, str)
         Name, value and remark.
     eddy_chart : Markup or None
         Constant and linear eddy terms over the volumes.
     field_chart : Markup or None
         The susceptibility displacement in three planes.
-    lost : list of (int, int, float)
-        Volume, slice and z-score of replaced slices.
     not_done : str
         What FSL eddy can do and this correction does not.
     """
 
-    figures: list[tuple[str, str, str]]
+    number: int
+    facts: CorrectionFacts
+    figures: list[tuple[str, str | Markup, str]]
     eddy_chart: Markup | None
     field_chart: Markup | None
-    lost: list[tuple[int, int, float]]
-    not_done: str
+    not_done: str = MODEL_NOT_DONE
 
 
-def describe_corrections(runs: Sequence[Mapping[str, Any]], key: str) -> list[CorrectionView]:
+def describe_corrections(runs: Sequence[CorrectionFacts], key: str) -> list[CorrectionView]:
     """Describe the runs that the model-based correction has worked on.
 
     Parameters
     ----------
-    runs : sequence of mapping
-        The part "correction" of a scan's facts.
+    runs : sequence of CorrectionFacts
     key : str
         Makes identifiers unique in the page.
     """
     return [
-        _describe(run, f"{key}-correction-{number}")
-        for number, run in enumerate(runs)
-        if run.get("method") == "model"
+        _describe(run, number, f"{key}-correction-{number}")
+        for number, run in enumerate(runs, 1)
+        if run.method == "model"
     ]
 
 
-def _describe(run: Mapping[str, Any], key: str) -> CorrectionView:
-    eddy = _matrix(run.get("eddy_terms_mm"), 10)
-    field = run.get("susceptibility_field")
-    field = field if isinstance(field, Mapping) else {}
-    lost = [(int(k), int(z), float(score)) for k, z, score in _rows(run.get("outlier_list"))]
-    figures = [
-        (
-            "Largest eddy displacement",
-            _number(run.get("largest_eddy_mm"), "mm"),
-            "over a ball of 50 mm",
-        ),
-        ("Lost slices", str(run.get("outlier_slices", len(lost))), "replaced by their prediction"),
-    ]
-    if field:
-        after, before = field.get("correlation_after"), field.get("correlation_before")
-        figures += [
-            ("Susceptibility", _number(field.get("largest_mm"), "mm"), "largest displacement"),
-            ("Opposite b0s agree", _number(after), f"correlation; {_number(before)} before"),
-        ]
-    else:
-        figures.append(("Susceptibility", "not corrected", "no usable b0 of opposite encoding"))
+def _describe(run: CorrectionFacts, number: int, key: str) -> CorrectionView:
+    eddy = np.array(run.eddy_terms_mm, dtype=np.float64)
+    complete = eddy.ndim == 2 and eddy.shape[1] == N_TERMS
+    field = run.field
     return CorrectionView(
-        figures,
-        None if eddy is None else _draw_eddy(eddy, f"{key}-eddy"),
-        _draw_field(field.get("planes_mm"), field.get("head"), f"{key}-field"),
-        lost,
-        str(run.get("not_done") or ""),
+        number,
+        run,
+        [*_eddy_figures(run), *_susceptibility_figures(run)],
+        _draw_eddy(eddy, f"{key}-eddy") if run.eddy_currents is not False and complete else None,
+        None if field is None else _draw_field(field, f"{key}-field"),
     )
 
 
-def _number(value: Any, unit: str = "") -> str:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-        return "not available"
-    return f"{value:.2f} {unit}".strip()
+def _eddy_figures(run: CorrectionFacts) -> list[tuple[str, str | Markup, str]]:
+    if run.eddy_currents is False:
+        return [("Eddy currents", "not estimated", "no shell has enough volumes")]
+    figures = [
+        ("Largest eddy displacement", show(run.largest_eddy_mm, "mm"), "over a ball of 50 mm")
+    ]
+    if run.outlier_slices is not None:
+        figures.append(("Outlier slices", show(run.outlier_slices), "replaced by prediction"))
+    return figures
 
 
-def _matrix(value: Any, columns: int) -> npt.NDArray[np.float64] | None:
-    try:
-        matrix = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
-    usable = matrix.ndim == 2 and matrix.shape[1] == columns and np.isfinite(matrix).all()
-    return matrix if usable and len(matrix) else None
-
-
-def _rows(value: Any) -> list[Sequence[float]]:
-    matrix = _matrix(value, 3)
-    return [] if matrix is None else matrix.tolist()
+def _susceptibility_figures(run: CorrectionFacts) -> list[tuple[str, str | Markup, str]]:
+    if run.susceptibility != "corrected" and run.susceptibility is not None:
+        reason = WHY_NOT_SUSCEPTIBILITY[run.susceptibility]
+        return [("Susceptibility", "not corrected", reason)]
+    if run.field is None:
+        return [("Susceptibility", show(run.susceptibility), "")]
+    before = run.field.correlation_before
+    remark = "correlation" if before is None else f"correlation; {show(before)} before"
+    return [
+        ("Susceptibility", show(run.field.largest_mm, "mm"), "largest displacement"),
+        ("Opposite b0s agree", show(run.field.correlation_after), remark),
+    ]
 
 
 def _draw_eddy(eddy: npt.NDArray[np.float64], name: str) -> Markup:
@@ -127,34 +121,28 @@ def _draw_eddy(eddy: npt.NDArray[np.float64], name: str) -> Markup:
         return to_svg(drawing, name, description)
 
 
-def _three_planes(planes: Any) -> list[npt.NDArray[np.float64]]:
-    """Read three planes from the facts; none of them if any is not what it should be."""
-    if not isinstance(planes, list) or len(planes) != 3:
-        return []
-    arrays = [
-        _matrix(plane, len(plane[0]))
-        if isinstance(plane, list) and plane and isinstance(plane[0], list)
-        else None
-        for plane in planes
-    ]
-    return [array for array in arrays if array is not None and min(array.shape) >= 2]
+def _three_planes(planes: Sequence[Rows]) -> list[npt.NDArray[np.float64]]:
+    """Give three planes as arrays; none of them if any is too small to draw."""
+    arrays = [np.array(plane, dtype=np.float64) for plane in planes]
+    usable = len(arrays) == 3 and all(a.ndim == 2 and min(a.shape) >= 2 for a in arrays)
+    return arrays if usable else []
 
 
-def _draw_field(planes: Any, head: Any, name: str) -> Markup | None:
+def _draw_field(field: SusceptibilityField, name: str) -> Markup | None:
     """Draw contours of the displacement over the head, in sagittal, coronal and axial planes."""
     from scipy.ndimage import binary_dilation
 
-    shown, behind = _three_planes(planes), _three_planes(head)
-    if len(shown) != 3:
+    shown, behind = _three_planes(field.planes_mm), _three_planes(field.head)
+    if not shown:
         return None
     largest = max(1.0, float(np.ceil(max(np.abs(a).max() for a in shown))))
     levels = [level for level in np.linspace(-largest, largest, 9) if level]
     with figure(6.8, 2.4, ncols=3) as (drawing, axes):
         for n, title in enumerate(("Sagittal", "Coronal", "Axial")):
             ax, plane = axes[n], shown[n]
-            if len(behind) == 3 and np.any(behind[n] > 0.5):
+            if behind and np.any(behind[n] > 0.5):
                 ax.contourf(behind[n].T, levels=[0.5, np.inf], colors=[SOFT], alpha=0.2)
-            if len(behind) == 3 and behind[n].shape == plane.shape:
+            if behind and behind[n].shape == plane.shape:
                 # Beyond the head there is no signal to see a field by.
                 plane = np.where(binary_dilation(behind[n] > 0.5, iterations=2), plane, np.nan)
             above, below = [x for x in levels if x > 0], [x for x in levels if x < 0]

@@ -1,4 +1,4 @@
-"""Build sub-X.html: everything a person should see of one participant, from the files on disk."""
+"""Build sub-X.html: what a person should see of one participant, from the files on disk."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,18 +8,24 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from bids_gevnet.bids.derivatives import CONFOUNDS, SERIES, prediction_ending
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.dwi.shells import find_shells
-from bids_gevnet.report.alerts import LEVELS, Finding, collect_findings
+from bids_gevnet.facts import CorrectionFacts, QualityFacts
+from bids_gevnet.report.alerts import LEVELS, Alert, collect_alerts
+from bids_gevnet.report.correction_methods import (
+    describe_correction,
+    describe_susceptibility,
+)
 from bids_gevnet.report.figures.motion import MotionSummary, draw_motion, summarise_motion
 from bids_gevnet.report.figures.sphere import draw_profile
 from bids_gevnet.report.methods_text import describe_methods
 from bids_gevnet.report.page import render_page, show
 from bids_gevnet.report.scan_files import (
-    ScanEvidence,
+    ScanFiles,
     find_scans,
-    read_crashes,
+    read_failed_stages,
     read_gradients,
     read_settings,
     read_table,
@@ -31,7 +37,6 @@ from bids_gevnet.report.subject.sections import (
     gradient_view,
     mask_slices,
     overlay_slices,
-    read_prediction,
     read_template_space,
     rish_maps,
 )
@@ -55,22 +60,21 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
         ``output_dir / sub-<label>.html``; the same bytes for the same files.
     """
     settings = read_settings(output_dir)
-    evidence = find_scans(output_dir, label)
-    scans = [_describe_scan(scan, settings, number) for number, scan in enumerate(evidence, 1)]
-    findings = _participant_findings(output_dir, label, evidence)
-    everything = findings + [f for scan in scans for f in scan["findings"]]
-    methods = describe_methods(
-        [_facts_for_methods(scan, found) for scan, found in zip(evidence, scans, strict=True)]
-    )
+    files = find_scans(output_dir, label)
+    scans = [_describe_scan(scan, settings, number) for number, scan in enumerate(files, 1)]
+    alerts = _participant_alerts(output_dir, label, files)
+    levels = [
+        alert.level for part in (alerts, *(scan["alerts"] for scan in scans)) for alert in part
+    ]
     page = render_page(
         "subject.html.j2",
         {
             "title": f"sub-{label}",
             "label": label,
-            "findings": findings,
-            "counts": {level: sum(f.level == level for f in everything) for level in LEVELS},
+            "alerts": alerts,
+            "counts": {level: levels.count(level) for level in LEVELS},
             "scans": scans,
-            "methods": methods,
+            "methods": describe_methods([scan.facts for scan in files]),
             "environment": _environment(output_dir),
             "settings": settings,
         },
@@ -80,42 +84,41 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
     return path
 
 
-def _facts_for_methods(scan: ScanEvidence, described: Mapping[str, Any]) -> dict[str, Any]:
-    return {**scan.facts, "prediction": {"exists": True} if described["prediction"] else {}}
-
-
-def _participant_findings(
-    output_dir: Path, label: str, evidence: list[ScanEvidence]
-) -> list[Finding]:
-    found = [
-        Finding("error", f"The stage “{stage}” failed: {message}")
-        for stage, message in read_crashes(output_dir, label)
+def _participant_alerts(output_dir: Path, label: str, scans: Sequence[ScanFiles]) -> list[Alert]:
+    alerts = [
+        Alert("error", f"The stage “{stage}” failed: {message}")
+        for stage, message in read_failed_stages(output_dir, label)
     ]
-    if not evidence:
-        found.append(Finding("error", f"There is no scan of sub-{label} in the derivatives."))
-    return found
+    if not scans:
+        alerts.append(Alert("error", f"There is no scan of sub-{label} in the derivatives."))
+    return alerts
 
 
-def _describe_scan(scan: ScanEvidence, settings: Mapping[str, Any], number: int) -> dict[str, Any]:
+def _describe_scan(scan: ScanFiles, settings: Mapping[str, Any], number: int) -> dict[str, Any]:
     """Compute all sections of one scan; `number` makes its identifiers unique in the page."""
     threshold = settings.get("b0_threshold", B0_THRESHOLD)
     b0_threshold = float(threshold) if isinstance(threshold, int | float) else B0_THRESHOLD
     key = f"s{number}"
-    confounds = read_table(scan.native("desc-confounds_timeseries.tsv"))
+    confounds = read_table(scan.native(CONFOUNDS))
     motion = None if confounds is None else summarise_motion(confounds)
     space = read_template_space(scan, b0_threshold)
     return {
         "key": key,
         "name": scan.name,
-        "evidence": scan,
-        "findings": collect_findings(scan, motion),
+        "files": scan,
+        "facts": scan.facts,
+        "alerts": collect_alerts(scan, motion),
         "motion": motion,
         "motion_chart": _motion_chart(scan, confounds, motion, b0_threshold, key),
-        "displacement_mm": _largest(scan.parts("correction"), "largest_displacement_mm"),
-        "corrections": describe_corrections(scan.parts("correction"), key),
+        "displacement_mm": _largest_displacement_mm(scan.facts.correction),
+        "what_was_corrected": [
+            (describe_correction(run), describe_susceptibility(run))
+            for run in scan.facts.correction
+        ],
+        "corrections": describe_corrections(scan.facts.correction, key),
         "volumes": None if confounds is None else len(confounds),
         "gradients": gradient_view(scan, b0_threshold),
-        "quality": _quality_rows(scan.part("quality")),
+        "quality": _quality_rows(scan.facts.quality),
         "mask_slices": mask_slices(scan),
         "overlay": overlay_slices(scan, space, settings),
         "glyphs": [
@@ -123,12 +126,12 @@ def _describe_scan(scan: ScanEvidence, settings: Mapping[str, Any], number: int)
             for index, glyph in enumerate(glyphs(scan, space))
         ],
         "rish": rish_maps(space),
-        "prediction": read_prediction(scan),
+        "prediction_file": _prediction_file(scan),
     }
 
 
 def _motion_chart(
-    scan: ScanEvidence,
+    scan: ScanFiles,
     confounds: pd.DataFrame | None,
     motion: MotionSummary | None,
     b0_threshold: float,
@@ -136,13 +139,14 @@ def _motion_chart(
 ) -> Markup | None:
     if confounds is None or motion is None:
         return None
-    table = read_gradients(scan.native("desc-preproc_dwi.nii.gz"))
+    table = read_gradients(scan.native(SERIES))
     b0 = np.array([], np.intp)
     if table is not None and len(table.bvals) == len(confounds):
         b0 = find_shells(table.bvals, b0_threshold=b0_threshold).b0
     description = (
-        f"Head motion over {len(confounds)} volumes. Mean step {motion.mean_mm:.2f} mm, "
-        f"largest {motion.largest_mm:.2f} mm; {len(motion.large_steps)} steps are large."
+        f"Head motion over {len(confounds)} volumes. Framewise displacement: mean "
+        f"{motion.mean_mm:.2f} mm, largest {motion.largest_mm:.2f} mm, large in "
+        f"{len(motion.large_displacements)} volumes."
     )
     return draw_motion(confounds, b0, name=f"{key}-motion", description=description)
 
@@ -155,9 +159,15 @@ def _profile_chart(glyph: Glyph, name: str) -> Markup:
     return draw_profile(glyph.signal, name=name, description=description)
 
 
-def _largest(runs: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    values = [float(run[key]) for run in runs if key in run]
-    return max(values, default=None)
+def _largest_displacement_mm(runs: Sequence[CorrectionFacts]) -> float | None:
+    values = [run.largest_displacement_mm for run in runs]
+    return max((value for value in values if value is not None), default=None)
+
+
+def _prediction_file(scan: ScanFiles) -> str:
+    """Name of the table of the prediction; empty without one."""
+    prediction = scan.facts.prediction
+    return "" if prediction is None else scan.native(prediction_ending(prediction.network)).name
 
 
 QUALITY = {
@@ -167,16 +177,14 @@ QUALITY = {
     "neighbour_correlation": ("Neighbour correlation", "of volumes with nearest directions"),
     "mean_fa_white_matter": ("Mean FA", "of white matter (FA above 0.4)"),
 }
-"""Measures in the order in which they are shown: name and meaning."""
+"""Fields of QualityFacts in the order in which they are shown: name and meaning."""
 
 
-def _quality_rows(facts: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
-    """Name the measures in words; ones this module does not know keep their key."""
-    if not facts:
+def _quality_rows(quality: QualityFacts) -> list[tuple[str, str | Markup, str]]:
+    """Name the measures in words; none if there is none."""
+    if quality == QualityFacts():
         return []
-    known = [(name, show(facts.get(key)), hint) for key, (name, hint) in QUALITY.items()]
-    others = sorted(set(facts) - set(QUALITY) - {"warnings", "coherence"})
-    return known + [(key.replace("_", " "), show(facts[key]), "") for key in others]
+    return [(name, show(getattr(quality, key)), hint) for key, (name, hint) in QUALITY.items()]
 
 
 def _environment(output_dir: Path) -> list[tuple[str, str]]:

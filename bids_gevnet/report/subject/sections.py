@@ -1,4 +1,4 @@
-"""What each section of the subject report shows, computed from the files of one scan."""
+"""Compute what each section of the subject report shows, from the files of one scan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from bids_gevnet.bids.derivatives import BRAIN_MASK, MEAN_B0, SAMPLES, SERIES, rish_ending
 from bids_gevnet.dwi.gradients import direction_angle_deg
 from bids_gevnet.dwi.shells import PREFERRED_B, Shells, divide_by_b0, find_shells
 from bids_gevnet.errors import BidsGevnetError
@@ -30,16 +30,17 @@ from bids_gevnet.report.figures.sphere import (
 )
 from bids_gevnet.report.scan_files import (
     Gradients,
-    ScanEvidence,
+    ScanFiles,
     SeriesSummary,
     Volume,
     read_gradients,
-    read_table,
     read_template,
     read_volume,
     summarise_series,
 )
+from bids_gevnet.settings import PreprocessingSettings
 
+DEFAULT_NSIDE = PreprocessingSettings().nside
 DEGREES = (0, 2, 4, 6)
 AXIAL_MM = (-28.0, -10.0, 8.0, 26.0, 44.0)
 """Template slices through cerebellum, pons, basal ganglia, corona radiata and vertex."""
@@ -64,10 +65,10 @@ class GradientView:
     largest_turn_deg: float | None
 
 
-def gradient_view(scan: ScanEvidence, b0_threshold: float) -> GradientView | None:
+def gradient_view(scan: ScanFiles, b0_threshold: float) -> GradientView | None:
     """Compare the table of the dataset, the corrected one and the one in template space."""
-    after = read_gradients(scan.native("desc-preproc_dwi.nii.gz"))
-    standard = read_gradients(scan.standard("desc-preproc_dwi.nii.gz"))
+    after = read_gradients(scan.native(SERIES))
+    standard = read_gradients(scan.standard(SERIES))
     before = _table_before(scan)
     known = [table for table in (after, standard, before) if table is not None]
     if not known:
@@ -77,11 +78,13 @@ def gradient_view(scan: ScanEvidence, b0_threshold: float) -> GradientView | Non
     number = np.full(count, -1, np.intp)
     for index, shell in enumerate(shells.shells):
         number[shell.volumes] = index
+    moved = any(run.method != "none" for run in scan.facts.correction)
+    after_label = "After correction" if moved or not scan.facts.correction else "Uncorrected"
     tables = [
         (group, label, table.bvecs_ras)
         for group, label, table in (
             ("before", "As in the dataset", before),
-            ("after", "After motion correction", after),
+            ("after", after_label, after),
             ("standard", "In template space", standard),
         )
         if table is not None and len(table.bvals) == count
@@ -101,22 +104,21 @@ def gradient_view(scan: ScanEvidence, b0_threshold: float) -> GradientView | Non
     )
 
 
-def _table_before(scan: ScanEvidence) -> Gradients | None:
-    runs = scan.parts("conform")
-    try:
-        bvals = np.concatenate([np.asarray(run["bvals"], float).ravel() for run in runs])
-        bvecs = np.concatenate([np.asarray(run["bvecs_ras"], float) for run in runs])
-    except (KeyError, ValueError, TypeError):
+def _table_before(scan: ScanFiles) -> Gradients | None:
+    """Return the table of the dataset, if the facts hold it for every run."""
+    runs = scan.facts.conform
+    bvals = np.array([b for run in runs for b in run.bvals], dtype=np.float64)
+    rows = [row for run in runs for row in run.bvecs_ras]
+    whole = all(len(run.bvals) == len(run.bvecs_ras) > 0 for run in runs)
+    if not runs or not whole or any(len(row) != 3 for row in rows):
         return None
-    if bvecs.shape != (len(bvals), 3) or not np.isfinite(bvecs).all():
-        return None
-    return Gradients(bvals, bvecs)
+    return Gradients(bvals, np.array(rows, dtype=np.float64))
 
 
-def mask_slices(scan: ScanEvidence) -> list[Slice]:
+def mask_slices(scan: ScanFiles) -> list[Slice]:
     """Outline the brain mask on the mean b0."""
-    b0 = read_volume(scan.native("dwiref.nii.gz"))
-    mask = read_volume(scan.native("desc-brain_mask.nii.gz"))
+    b0 = read_volume(scan.native(MEAN_B0))
+    mask = read_volume(scan.native(BRAIN_MASK))
     if b0 is None or mask is None:
         return []
     return draw_outlines(b0, mask, counts={2: 6, 1: 3, 0: 3})
@@ -135,16 +137,15 @@ class TemplateSpace:
     series: SeriesSummary | None
 
 
-def read_template_space(scan: ScanEvidence, b0_threshold: float) -> TemplateSpace:
+def read_template_space(scan: ScanFiles, b0_threshold: float) -> TemplateSpace:
     """Read masks, maps and, in one pass, the series in template space."""
-    mask = read_volume(scan.standard("desc-brain_mask.nii.gz"))
+    mask = read_volume(scan.standard(BRAIN_MASK))
     rish = {
         degree: volume
         for degree in DEGREES
-        if (volume := read_volume(scan.standard(f"model-sh_param-rish{degree}_dwimap.nii.gz")))
-        is not None
+        if (volume := read_volume(scan.standard(rish_ending(degree)))) is not None
     }
-    image = scan.standard("desc-preproc_dwi.nii.gz")
+    image = scan.standard(SERIES)
     gradients = read_gradients(image)
     shells = None if gradients is None else find_shells(gradients.bvals, b0_threshold=b0_threshold)
     voxels = [] if mask is None else choose_voxels(mask, rish)
@@ -210,24 +211,25 @@ class Glyph:
     scene: Scene
 
 
-def glyphs(scan: ScanEvidence, space: TemplateSpace) -> list[Glyph]:
+def glyphs(scan: ScanFiles, space: TemplateSpace) -> list[Glyph]:
     """Compare samples and measurements in the chosen voxels."""
-    nside = int(scan.part("sphere").get("nside", 4))
+    nside = scan.facts.sphere.nside or DEFAULT_NSIDE
     if space.series is None or space.gradients is None or space.shells is None:
         return []
     if not space.shells.shells:
         return []
     samples = summarise_series(
-        scan.standard("desc-healpix_dwi.nii.gz"),
+        scan.standard(SAMPLES),
         np.array([], np.intp),
         [voxel for _, voxel in space.voxels],
     )
     if samples is None or samples.signals.shape[1] != 6 * nside**2:
         return []
-    target = float(scan.part("sphere").get("b_value", PREFERRED_B))
+    b_value = scan.facts.sphere.b_value
+    target = PREFERRED_B if b_value is None else b_value
     shell = min(space.shells.shells, key=lambda shell: abs(shell.b_value - target))
     directions = space.gradients.bvecs_ras[shell.volumes]
-    found = []
+    drawn = []
     for row, (why, voxel) in enumerate(space.voxels):
         reference = np.array([space.series.b0.data[voxel]])
         measured = divide_by_b0(space.series.signals[row, shell.volumes][None], reference)[0]
@@ -239,12 +241,12 @@ def glyphs(scan: ScanEvidence, space: TemplateSpace) -> list[Glyph]:
             return []
         affine = space.series.b0.affine
         position = affine[:3, :3] @ np.array(voxel) + affine[:3, 3]
-        found.append(Glyph(why, position.round().tolist(), signal, glyph_scene(signal)))
-    return found
+        drawn.append(Glyph(why, position.round().tolist(), signal, glyph_scene(signal)))
+    return drawn
 
 
 def overlay_slices(
-    scan: ScanEvidence, space: TemplateSpace, settings: Mapping[str, Any]
+    scan: ScanFiles, space: TemplateSpace, settings: Mapping[str, Any]
 ) -> list[Slice]:
     """Draw scan and template on the same slices."""
     loaded = read_template(scan, settings)
@@ -273,38 +275,3 @@ def rish_maps(space: TemplateSpace) -> list[ColourMap]:
         for degree, volume in space.rish.items()
         if volume.data.shape == space.mask.data.shape
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A prediction: the table as it lies on disk, and its probabilities."""
-
-    columns: list[str]
-    rows: list[list[str]]
-    probabilities: list[tuple[str, float]]
-    predicted: str | None
-
-
-def read_prediction(scan: ScanEvidence) -> Prediction | None:
-    """Read the prediction of a model, one row per class, if there is one."""
-    table = read_table(scan.native("model-gevnet_prediction.tsv"))
-    if table is None:
-        return None
-    columns = [str(column) for column in table.columns]
-    probabilities = []
-    if {"label", "probability"} <= set(columns):
-        chances = pd.to_numeric(table["probability"], errors="coerce")
-        probabilities = [
-            (str(label), float(chance))
-            for label, chance in zip(table["label"], chances, strict=True)
-            if 0 <= chance <= 1
-        ]
-    predicted = max(probabilities, key=lambda pair: pair[1])[0] if probabilities else None
-    rows = [[_cell(value) for value in row] for row in table.itertuples(index=False)]
-    return Prediction(columns, rows, probabilities, predicted)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return "n/a" if np.isnan(value) else f"{value:.4g}"
-    return str(value)

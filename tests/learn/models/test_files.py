@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.models.files import build_network, load_model, read_card
 from bids_gevnet.learn.train.batches import ScanReader
@@ -64,6 +65,26 @@ def test_folder_has_what_the_design_lists(folder: Path) -> None:
     assert "torch " in (folder / "environment.txt").read_text()
 
 
+def vouch_for_weights(folder: Path) -> None:
+    """Make the card say that the weights are as they were written, as a forger would."""
+    path = folder / "model.json"
+    content = json.loads(path.read_text())
+    content["files"]["model.safetensors"] = hash_file(folder / "model.safetensors")
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "harmonisation.npz"])
+def test_a_flipped_bit_or_a_missing_file_is_named(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[-1] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} missing or changed"):
+        load_model(folder)
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=f"{name} missing or changed"):
+        load_model(folder)
+
+
 class Evil:
     def __reduce__(self) -> tuple[object, ...]:
         return (exec, ("raise SystemExit('code of the file was run')",))
@@ -75,12 +96,14 @@ class Evil:
 )
 def test_hostile_weights_are_refused(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
+    vouch_for_weights(folder)
     with pytest.raises(InputError, match="weights of ckn2"):
         load_model(folder)
 
 
 def test_pickled_weights_under_the_right_name_are_refused(folder: Path) -> None:
     torch.save({"evil": Evil()}, folder / "model.safetensors")
+    vouch_for_weights(folder)
     with pytest.raises(InputError, match="weights of ckn2"):
         load_model(folder)
 
@@ -89,6 +112,7 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["head.0.weight"] = torch.zeros(3, 3)
     save_file(weights, folder / "model.safetensors")
+    vouch_for_weights(folder)
     with pytest.raises(InputError, match="size mismatch"):
         load_model(folder)
 
@@ -116,6 +140,8 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
         {"strides": [2, 1]},
         {"strides": [2, 1, 10**9, 1]},
         {"unknown": 1},
+        {"files": {"../../secret": ""}},
+        {"files": {"model.safetensors": 1}},
     ],
 )
 def test_impossible_cards_are_refused(folder: Path, change: dict[str, Any]) -> None:

@@ -141,7 +141,7 @@ def test_pointing_at_a_dot_lights_up_the_scan_everywhere(browser, report):
     found = browser.evaluate(lit)
     assert sorted(found) == sorted(["trp5", "figurep5", *["pathp5"] * 12])
     assert browser.evaluate("document.querySelector('[data-strip-state]').textContent").startswith(
-        "sub-005: Mean step"
+        "sub-005: Framewise displacement"
     )
 
 

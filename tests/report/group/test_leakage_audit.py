@@ -10,7 +10,7 @@ import pytest
 from report.group_study import GroupStudy, edit_json
 
 from bids_gevnet.report.group.leakage_audit import FAILED, OPEN, PASSED, audit_group
-from bids_gevnet.report.group.study_files import read_group
+from bids_gevnet.report.group.study_files import read_study
 
 QUESTIONS = {
     "disjoint": "Nobody is in training and test of a fold",
@@ -43,7 +43,7 @@ def fold(study: Path, name: str = "fold-1") -> Path:
 
 
 def answers(study: Path) -> dict[str, str]:
-    (audit,) = audit_group(read_group(study))
+    (audit,) = audit_group(read_study(study))
     found = {check.question: check.status for check in audit.checks}
     assert list(found) == list(QUESTIONS.values())
     return {key: found[question] for key, question in QUESTIONS.items()}
@@ -54,7 +54,7 @@ def test_an_honest_run_passes(honest):
 
 
 def test_who_was_where_is_listed(honest):
-    (audit,) = audit_group(read_group(honest))
+    (audit,) = audit_group(read_study(honest))
     tested = sorted(name for row in audit.folds for name in row.testing)
     assert tested == [f"{number:03d}" for number in range(1, 13)]
     for row in audit.folds:

@@ -11,7 +11,7 @@ from bids_gevnet.report.group.methods import (
     facts_of_run,
     planned_facts,
 )
-from bids_gevnet.report.group.study_files import read_group
+from bids_gevnet.report.group.study_files import read_study
 from bids_gevnet.report.methods_text import to_markdown
 from bids_gevnet.report.references import REFERENCES
 from bids_gevnet.settings import LearningSettings, Settings
@@ -19,7 +19,7 @@ from bids_gevnet.settings import LearningSettings, Settings
 
 @pytest.fixture(scope="module")
 def facts(group_output) -> GroupFacts:
-    return facts_of_run(read_group(group_output))
+    return facts_of_run(read_study(group_output))
 
 
 def text_of(facts: GroupFacts) -> str:

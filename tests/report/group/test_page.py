@@ -14,7 +14,7 @@ from report.pages import Page
 from bids_gevnet.report.group.page import build_group_report
 
 SECTIONS = (
-    "findings", "summary", "cohort", "participants", "quality", "mosaic", "harmonisation",
+    "alerts", "summary", "cohort", "participants", "quality", "mosaic", "harmonisation",
     "results", "ablation", "saliency", "learning", "audit", "methods", "environment",
 )  # fmt: skip
 EVIL = "<script>alert('x')</script>"

@@ -28,7 +28,7 @@ from bids_gevnet.report.group.mosaic import draw_mosaic, read_transform
 from bids_gevnet.report.group.quality_strips import draw_strips, nice_ticks
 from bids_gevnet.report.group.results import Evaluation, TaskResult, Value, read_results, verdict
 from bids_gevnet.report.group.saliency import sphere_scene
-from bids_gevnet.report.group.study_files import CohortScan, read_group
+from bids_gevnet.report.group.study_files import CohortScan, read_study
 from bids_gevnet.report.scan_files import Volume, find_scans
 
 
@@ -101,9 +101,9 @@ def study(tmp_path_factory) -> Path:
 
 
 def test_energies_follow_from_gains_exactly(study):
-    evidence = read_group(study)
-    folds = evidence.folds_of("first-v-second", "ckn2+gevnet")
-    effect = measure_site_effect(folds, RishReader(evidence.scans))
+    study_files = read_study(study)
+    folds = study_files.folds_of("first-v-second", "ckn2+gevnet")
+    effect = measure_site_effect(folds, RishReader(study_files.scans))
     assert len(effect.sites) == 12
     # Degree 0 of site B had 1.2 times the amplitude; the gains of fold k are (1 + k / 10^4) / 1.2.
     change = effect.after - effect.before
@@ -118,9 +118,9 @@ def test_energies_follow_from_gains_exactly(study):
 
 def test_scans_are_taken_with_the_gains_of_their_own_test_fold(study):
     """The control: with the gains of another fold the energies come out differently."""
-    evidence = read_group(study)
-    folds = evidence.folds_of("first-v-second", "ckn2+gevnet")
-    reader = RishReader(evidence.scans)
+    study_files = read_study(study)
+    folds = study_files.folds_of("first-v-second", "ckn2+gevnet")
+    reader = RishReader(study_files.scans)
     right = measure_site_effect(folds, reader).after
     gains = [model.gains for model in folds]
     for model, other in zip(folds, gains[1:] + gains[:1], strict=True):
@@ -129,9 +129,9 @@ def test_scans_are_taken_with_the_gains_of_their_own_test_fold(study):
 
 
 def test_gain_maps_show_the_site_that_is_changed(study):
-    evidence = read_group(study)
-    final = evidence.final_of("first-v-second", "ckn2+gevnet")
-    maps = draw_gains(final, group_mask(evidence))
+    study_files = read_study(study)
+    final = study_files.final_of("first-v-second", "ckn2+gevnet")
+    maps = draw_gains(final, group_mask(study_files))
     assert [(own.site, own.degree) for own in maps] == [("B", 0), ("B", 2)]
     assert maps[0].mean == pytest.approx(100 * (1 / 1.2 - 1), abs=0.01)
     assert maps[1].mean == 0
@@ -158,12 +158,12 @@ def test_transform_of_a_scan_is_undone(study, tmp_path):
     itk = flip @ move @ flip  # from the template to the scan, in LPS
     numbers = " ".join(f"{v:.9f}" for v in (*itk[:3, :3].ravel(), *itk[:3, 3]))
     xfm = dwi / "sub-001_from-dwi_to-MNI152NLin2009aSym_mode-image_xfm.txt"
-    straight = draw_mosaic(read_group(out).scans[:1], Volume(mask.astype(float), AFFINE))
+    straight = draw_mosaic(read_study(out).scans[:1], Volume(mask.astype(float), AFFINE))
     xfm.write_text(f"Parameters: {numbers}\nFixedParameters: 0 0 0\n")
     found = read_transform(find_scans(out, "001")[0])
     np.testing.assert_allclose(found, np.linalg.inv(move), atol=1e-6)
-    back = draw_mosaic(read_group(out).scans[:1], Volume(mask.astype(float), AFFINE))
-    original = draw_mosaic(read_group(study).scans[:1], Volume(mask.astype(float), AFFINE))
+    back = draw_mosaic(read_study(out).scans[:1], Volume(mask.astype(float), AFFINE))
+    original = draw_mosaic(read_study(study).scans[:1], Volume(mask.astype(float), AFFINE))
     assert _differ(back, original) < 3
     assert _differ(straight, original) > 10  # the control: without its transform it is elsewhere
 
@@ -190,7 +190,7 @@ def test_broken_transforms_leave_no_picture(study, tmp_path):
         path = next(out.glob(f"sub-00{number}/dwi/*_xfm.txt"))
         path.write_text(text)
     mask, _ = head()
-    mosaic = draw_mosaic(read_group(out).scans, Volume(mask.astype(float), AFFINE))
+    mosaic = draw_mosaic(read_study(out).scans, Volume(mask.astype(float), AFFINE))
     assert [missing.scan for missing in mosaic.missing] == ["sub-001", "sub-002", "sub-003"]
     assert len(mosaic.tiles) == 9
 
@@ -199,8 +199,8 @@ def test_a_site_from_the_table_is_never_a_path(study, tmp_path):
     out = Path(shutil.copytree(study, tmp_path / "out"))
     table = out / "group_cohort.tsv"
     table.write_text(table.read_text().replace("sub-001\tn/a\tsub-001", "sub-../../x\tn/a\tx"))
-    first = read_group(out).scans[0]
-    assert (first.evidence, first.report) == (None, "")
+    first = read_study(out).scans[0]
+    assert (first.files, first.report) == (None, "")
 
 
 def test_sphere_is_coloured_alike_on_both_sides():

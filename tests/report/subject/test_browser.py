@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from report.fact_files import add_prediction
 
 from bids_gevnet.report.subject.page import build_subject_report
 
@@ -14,9 +15,7 @@ VISIBLE = "getComputedStyle(document.querySelector('.flicker .layer-{}')).visibi
 @pytest.fixture(scope="module")
 def report(pristine, tmp_path_factory) -> Path:
     out = Path(shutil.copytree(pristine, tmp_path_factory.mktemp("browser") / "out"))
-    (out / "sub-01/dwi/sub-01_model-gevnet_prediction.tsv").write_text(
-        "task\tlabel\tprobability\nAD-PD\tAD\t0.3\nAD-PD\tPD\t0.7\n"
-    )
+    add_prediction(out, "ckn2+gevnet")
     return build_subject_report(out, "01")
 
 

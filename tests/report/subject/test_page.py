@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from report.fact_files import add_prediction, edit_facts
 from report.pages import Page
 
-from bids_gevnet.report.scan_files import find_scans, read_crashes
+from bids_gevnet.bids.derivatives import FACTS
+from bids_gevnet.report.scan_files import find_scans, read_failed_stages
 from bids_gevnet.report.subject.page import build_subject_report
 
 SECTIONS = (
@@ -18,14 +20,8 @@ SECTIONS = (
 )  # fmt: skip
 
 
-def edit_facts(derivatives: Path, **changes: object) -> None:
-    (path,) = derivatives.rglob("*_desc-report_facts.json")
-    facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | changes))
-
-
 def drop_images(derivatives: Path) -> None:
-    """Make a report quick; templates and findings see every oddity all the same."""
+    """Make a report quick; templates and alerts see every oddity all the same."""
     for image in derivatives.rglob("*.nii.gz"):
         if "desc-preproc_dwi" not in image.name or "space-" in image.name:
             image.unlink()
@@ -38,7 +34,7 @@ def page(pristine, tmp_path_factory) -> Page:
 
 
 def test_every_section_is_there_and_in_the_contents(page):
-    wanted = [f"s1-{name}" for name in SECTIONS] + ["findings", "methods", "environment"]
+    wanted = [f"s1-{name}" for name in SECTIONS] + ["alerts", "methods", "environment"]
     assert set(wanted) <= set(page.ids)
     links = {found["href"] for found in page.named("a") if (found["href"] or "").startswith("#")}
     assert {f"#{name}" for name in wanted} <= links
@@ -95,7 +91,10 @@ def test_fallbacks_are_told_on_top_and_in_place(page):
     top = page.text.index("Errors and warnings")
     assert top < page.text.index("a dummy: the sidecar has no usable readout time")
     assert page.text.count("a guess: the sidecar has no PhaseEncodingDirection") == 2
-    assert "eddy currents, susceptibility distortions and lost slices were not" in page.text
+    assert (
+        "eddy currents, susceptibility distortions and outlier slices were not corrected"
+        in page.text
+    )
 
 
 def test_same_files_same_bytes(derivatives):
@@ -105,17 +104,17 @@ def test_same_files_same_bytes(derivatives):
 
 def test_text_of_the_dataset_is_escaped(derivatives):
     evil = "<script>alert('x')</script><img src=http://evil.example onerror=alert(1)>"
-    (path,) = derivatives.rglob("*_desc-report_facts.json")
+    (path,) = derivatives.rglob(f"*_{FACTS}")
     facts = json.loads(path.read_text())
-    facts["acquisition"][0] |= {"name": evil, "scanner": {"Manufacturer": evil}, "t1w": evil,
+    facts["acquisition"][0] |= {"name": evil, "scanner": {"manufacturer": evil}, "t1w": evil,
                                 "phase_encoding_source": evil, "fieldmaps": [evil]}  # fmt: skip
-    facts["quality"] |= {"warnings": [evil], evil: evil, "coherence": evil}
-    facts["registration"] |= {"text": evil, "poor": True}
+    facts["quality"] |= {evil: evil, "gradient_check": {"text": evil, "outcome": evil}}
+    facts["registration"] |= {"text": evil, "poor": True, "template": evil}
     facts["sphere"] |= {"kernel": evil}
-    facts["correction"][0] |= {"note": evil, "program": evil, "method": evil}
+    facts["correction"][0] |= {"note": evil, "program": evil, "susceptibility": evil}
+    facts["prediction"] = {"task": evil, "network": evil, "label": evil, "warnings": [evil],
+                           "probabilities": {evil: 0.5}}  # fmt: skip
     path.write_text(json.dumps(facts))
-    prediction = path.with_name("sub-01_model-gevnet_prediction.tsv")
-    prediction.write_text(f"{evil}\tlabel\tprobability\n1\t{evil}\t0.5\n")
     page = Page(build_subject_report(derivatives, "01"))
     assert len(page.named("script")) == 1
     assert not [found for _, found in page.tags if "onerror" in found]
@@ -123,20 +122,23 @@ def test_text_of_the_dataset_is_escaped(derivatives):
 
 
 def test_a_prediction_is_shown_with_its_caution(derivatives):
-    (folder,) = derivatives.glob("sub-01/dwi")
-    (folder / "sub-01_model-gevnet_prediction.tsv").write_text(
-        "task\tnetwork\tlabel\tprobability\twarnings\n"
-        "AD-DLB-PD\tckn2+gevnet\tAD\t0.21\tn/a\n"
-        "AD-DLB-PD\tckn2+gevnet\tDLB\t0.68\tn/a\n"
-        "AD-DLB-PD\tckn2+gevnet\tPD\t0.11\tn/a\n"
-    )
+    add_prediction(derivatives, "ckn2+gevnet")
     page = Page(build_subject_report(derivatives, "01"))
     assert "s1-prediction" in page.ids
     assert "Predicted: DLB" in page.text
     assert "68.0 %" in page.text
     section = page.source[page.source.index('id="s1-prediction"') :]
     assert "Research use only; not for diagnosis" in section[:500]
+    assert "sub-01_model-ckn2gevnet_prediction.tsv" in section
+    assert "is missing" not in page.text
     assert "convolutional kernel network" in page.text  # methods say what ran, and only now
+    assert "▲ Warning Prediction: The site Z is new." in page.text
+
+
+def test_a_prediction_whose_table_is_gone_is_an_error(derivatives):
+    add_prediction(derivatives, "ckn2").unlink()
+    page = Page(build_subject_report(derivatives, "01"))
+    assert "The derivative sub-01_model-ckn2_prediction.tsv is missing." in page.text
 
 
 def test_without_prediction_there_is_no_such_section(page):
@@ -149,7 +151,7 @@ def test_numbers_in_the_report_are_those_of_the_files(page, phantom_scan):
     assert f"Volumes {volumes}" in page.text
     weights = np.array([1, 1, 1, 50, 50, 50])
     steps = np.abs(np.diff(phantom_scan.truth.motion, axis=0)) @ weights
-    assert f"Mean step {steps.mean():.3g} mm" in page.text
+    assert f"Framewise displacement {steps.mean():.3g} mm" in page.text
     slices = len(phantom_scan.truth.dropped)
     assert slices > 0
     assert f"Outlier slices {slices}" in page.text
@@ -183,7 +185,7 @@ def with_every_leaf(node: object, value: object) -> object:
 
 @pytest.mark.parametrize("value", [None, "text", -1, 1e400, True, ["a", None], {"a": {"b": 1}}])
 def test_any_value_may_be_of_any_kind(derivatives, value):
-    (path,) = derivatives.rglob("*_desc-report_facts.json")
+    (path,) = derivatives.rglob(f"*_{FACTS}")
     facts = with_every_leaf(json.loads(path.read_text()), value)
     if value != -1:  # one of them with pictures will do
         drop_images(derivatives)
@@ -198,7 +200,7 @@ def test_a_table_of_another_length_is_not_shown_beside_the_image(derivatives):
     page = Page(build_subject_report(derivatives, "01"))
     # The table of the dataset is still there, from the facts.
     assert "As in the dataset" in page.text
-    assert "After motion correction" not in page.text
+    assert "After correction" not in page.text
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_any_file_may_be_missing_or_broken(derivatives, name, damage):
 
 
 def test_an_unfinished_scan_is_an_error(derivatives):
-    (path,) = derivatives.rglob("*_desc-report_facts.json")
+    (path,) = derivatives.rglob(f"*_{FACTS}")
     path.unlink()
     page = Page(build_subject_report(derivatives, "01"))
     assert "1 error" in page.text
@@ -253,13 +255,13 @@ def test_a_crash_that_a_later_run_made_up_for_is_not_told(derivatives):
 
     old = crash(derivatives, "sub_01.sub_01.register", "images do not meet")
     os.utime(old, (1, 1))
-    assert read_crashes(derivatives, "01") == []
+    assert read_failed_stages(derivatives, "01") == []
 
 
 def test_a_wrong_gradient_table_is_a_warning_on_top(derivatives):
-    (path,) = derivatives.rglob("*_desc-report_facts.json")
+    (path,) = derivatives.rglob(f"*_{FACTS}")
     facts = json.loads(path.read_text())
-    facts["quality"]["coherence"] = {"text": "flip x", "identity_is_best": False}
+    facts["quality"]["gradient_check"] = {"text": "flip x", "outcome": "wrong"}
     path.write_text(json.dumps(facts))
     page = Page(build_subject_report(derivatives, "01"))
     assert "▲ Warning Gradients: flip x." in page.text

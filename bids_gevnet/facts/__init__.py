@@ -1,0 +1,62 @@
+"""What happened to a scan: frozen, typed, written by the stages and read by the reports.
+
+Read in this order:
+
+- `scan`: one class per stage, and `ScanFacts`, which gathers them; every field says its unit;
+- `json_form`: to JSON and back, tolerant of files that are damaged or from another version.
+
+Interfaces fill the objects, `interfaces.derivatives` gathers them into one file per scan
+(`bids.derivatives.FACTS`), and everybody else reads attributes: no other module knows a key.
+
+A new correction method touches four places:
+
+1. its name: `settings.Correction`, for the command line, and `CorrectionMethod` in `scan`;
+2. its interface, which fills a `CorrectionFacts`;
+3. `workflows.correction`, where `plan_correction` says when it runs and a builder connects it;
+4. `report.correction_methods`, which holds its title, its sentence for the methods text and
+   what it leaves uncorrected.
+
+Alerts, report sections, group measures and `--boilerplate-only` follow from these.
+"""
+
+from bids_gevnet.facts.scan import (
+    AcquisitionFacts,
+    ConformFacts,
+    CorrectionFacts,
+    CorrectionMethod,
+    GradientCheck,
+    JoinFacts,
+    MaskFacts,
+    OutlierSlice,
+    PredictionFacts,
+    QualityFacts,
+    RegistrationFacts,
+    ScanFacts,
+    ScannerFacts,
+    ShellFacts,
+    SphereFacts,
+    Susceptibility,
+    SusceptibilityField,
+    ToolFacts,
+)
+
+__all__ = [
+    "AcquisitionFacts",
+    "ConformFacts",
+    "CorrectionFacts",
+    "CorrectionMethod",
+    "GradientCheck",
+    "JoinFacts",
+    "MaskFacts",
+    "OutlierSlice",
+    "PredictionFacts",
+    "QualityFacts",
+    "RegistrationFacts",
+    "ScanFacts",
+    "ScannerFacts",
+    "ShellFacts",
+    "SphereFacts",
+    "Susceptibility",
+    "SusceptibilityField",
+    "ToolFacts",
+]
