@@ -9,12 +9,9 @@ from nipype.pipeline import engine as pe
 from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.scans import find_scans
 from bids_gevnet.interfaces.report import BuildSubjectReport
-from bids_gevnet.interfaces.template import TemplateGrid
-from bids_gevnet.settings import PreprocessingSettings
 from bids_gevnet.workflows.context import ScanContext
 from bids_gevnet.workflows.planned_facts import early_facts
 from bids_gevnet.workflows.scan import PredictionPlan, init_scan_wf
-from bids_gevnet.workflows.tools import Tools
 
 
 def participant_node_name(label: str) -> str:
@@ -22,42 +19,17 @@ def participant_node_name(label: str) -> str:
     return f"sub_{label.replace('+', '_')}"
 
 
-def init_participants_wf(
-    participants: Sequence[Participant],
-    *,
-    output_dir: Path,
-    work_dir: Path,
-    grid: TemplateGrid,
-    settings: PreprocessingSettings,
-    tools: Tools,
-    threads: int,
-    predictions: Mapping[str, PredictionPlan] | None = None,
-) -> pe.Workflow:
-    """Build the workflow of the participant level.
+def init_participants_wf(workflows: Sequence[pe.Workflow], work_dir: Path) -> pe.Workflow:
+    """Put the workflows of all participants side by side.
 
     Parameters
     ----------
-    participants : sequence of Participant
-    output_dir, work_dir : Path
-    grid : TemplateGrid
-        Template and output grid.
-    settings : PreprocessingSettings
-    tools : Tools
-    threads : int
-        Threads a node may take.
-    predictions : mapping, optional
-        Name of a scan to the model it is to be predicted with.
+    workflows : sequence of Workflow
+        From `init_participant_wf`.
+    work_dir : Path
     """
-    context = ScanContext(
-        output_dir=output_dir, grid=grid, settings=settings, tools=tools, threads=threads
-    )
     workflow = pe.Workflow(name="participant", base_dir=str(work_dir))
-    workflow.add_nodes(
-        [
-            init_participant_wf(participant, context, predictions or {})
-            for participant in participants
-        ]
-    )
+    workflow.add_nodes(list(workflows))
     return workflow
 
 
@@ -79,6 +51,7 @@ def init_participant_wf(
     report = pe.Node(
         BuildSubjectReport(output_dir=str(context.output_dir), label=participant.label),
         name="report",
+        overwrite=True,  # Nipype does not see that somebody removed the report
         mem_gb=1.0,
     )
     sessions = participant.sessions()

@@ -196,6 +196,7 @@ def _stage_nodes(scan: Scan, context: ScanContext, *, native_gb: float) -> dict[
                 num_threads=threads,
             ),
             name="derivatives",
+            overwrite=True,  # Nipype does not see that somebody removed what it wrote
             n_procs=threads,
             mem_gb=0.5 + standard_gb + native_gb,
         ),

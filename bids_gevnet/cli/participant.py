@@ -13,14 +13,16 @@ from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.locks import locked
-from bids_gevnet.cli.logs import open_log_file
+from bids_gevnet.cli.logs import open_log_file, save_traceback
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
 from bids_gevnet.settings import to_toml
 
 if TYPE_CHECKING:
+    from bids_gevnet.cli.finished import Finisher
     from bids_gevnet.workflows.scan import PredictionPlan
+    from bids_gevnet.workflows.tools import Tools
 
 log = logging.getLogger("bids_gevnet")
 
@@ -61,91 +63,134 @@ def _make_folders(output_dir: Path, work_dir: Path) -> None:
 
 
 def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
-    """Build and run the workflow; return a sentence for each failure."""
+    """Build and run the workflow of all who are not finished; return a sentence per failure."""
     execution = request.settings.execution
-    threads = min(execution.threads, execution.processes)
     prepare_environment(request.work, execution, threads=1)
-    from bids_gevnet.cli.execute import (
-        choose_plugin,
-        configure,
-        make_crash_dir,
-        read_failures,
-        run_workflow,
-    )
-    from bids_gevnet.cli.graph import draw_graph
-    from bids_gevnet.cli.progress import WorkflowProgress
+    from bids_gevnet.cli.execute import configure, make_crash_dir, read_failures
+    from bids_gevnet.cli.finished import Finisher
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
+    from bids_gevnet.workflows.tools import choose_tools
 
+    tools = choose_tools(request.settings.preprocessing)
+    names = {participant_node_name(p.label): p for p in participants}
+    finisher = Finisher(request, names, tools)
     open_log_file(request.output, "participant")
     crash_dir = make_crash_dir(request.work)
-    write_description(
-        request.output_dir, request.bids_dir, container=os.environ.get(CONTAINER_TAG)
-    )
+    container = os.environ.get(CONTAINER_TAG)
+    write_description(request.output_dir, request.bids_dir, container=container)
     write_text(request.output.settings_file("participant"), to_toml(request.settings))
-    workflow = _build(request, participants, threads)
-    configure(workflow, execution, crash_dir=crash_dir)
-    if execution.write_graph:
-        # All participants go the same way: the first one's is the picture.
-        first = workflow.get_node(participant_node_name(participants[0].label))
-        print(draw_graph(first, request.output.logs))
-    names = {participant_node_name(p.label): f"sub-{p.label}" for p in participants}
-    progress = WorkflowProgress(
-        names,
-        STAGES,
-        total=sum(not name.endswith("outputnode") for name in workflow.list_node_names()),
-        resources={
-            name: request.output.resources(label.removeprefix("sub-"))
-            for name, label in names.items()
-            if execution.resource_monitor
-        },
-    )
-    try:
-        plugin, arguments = choose_plugin(execution)
-        arguments["status_callback"] = progress
-        run_workflow(workflow, plugin=plugin, crash_dir=crash_dir, arguments=arguments)
-    finally:
-        progress.close()
+    left = [participant for participant in participants if not finisher.is_finished(participant)]
+    for participant in participants:
+        if participant not in left:
+            log.info("sub-%s: finished before, nothing to do", participant.label)
+    workflow, messages = _build(request, left, tools)
+    if workflow is not None:
+        configure(workflow, execution, crash_dir=crash_dir)
+        _execute(request, workflow, finisher, crash_dir)
     write_methods(request.output_dir)
-    failures = read_failures(crash_dir, names)
-    kept = request.output.logs
+    labels = {name: f"sub-{participant.label}" for name, participant in names.items()}
+    failures = read_failures(crash_dir, labels)
     for failure in failures:
-        shutil.copy(failure.crash_file, kept / failure.crash_file.name)
+        shutil.copy(failure.crash_file, request.output.logs / failure.crash_file.name)
+    _report_failures(request, {failure.owner for failure in failures})
     if not failures and execution.clean_workdir:
         request.work.remove()
-    return [
+    return messages + [
         f"{f.owner}: {STAGES.get(f.stage, f.stage)}: {f.message} "
-        f"(details: {kept / f.crash_file.name})"
+        f"(details: {request.output.logs / f.crash_file.name})"
         for f in failures
     ]
 
 
-def _build(request: Request, participants: Sequence[Participant], threads: int) -> Any:
-    from bids_gevnet.interfaces.template import output_grid
-    from bids_gevnet.workflows.participant import init_participants_wf
-    from bids_gevnet.workflows.tools import choose_tools
+def _execute(request: Request, workflow: Any, finisher: "Finisher", crash_dir: Path) -> None:
+    """Run the workflow, with progress on the terminal."""
+    from bids_gevnet.cli.execute import choose_plugin, run_workflow
+    from bids_gevnet.cli.graph import draw_graph
+    from bids_gevnet.cli.progress import WorkflowProgress
+    from bids_gevnet.workflows.scan import STAGES
 
-    settings = request.settings.preprocessing
-    tools = choose_tools(settings)
+    execution = request.settings.execution
+    nodes = workflow.list_node_names()
+    first_parts = {node.split(".", 1)[0] for node in nodes}
+    built = [name for name in finisher.participants if name in first_parts]
+    if execution.write_graph:
+        # All participants go the same way: the first one's is the picture.
+        print(draw_graph(workflow.get_node(built[0]), request.output.logs))
+    labels = {name: finisher.participants[name].label for name in built}
+    progress = WorkflowProgress(
+        {name: f"sub-{label}" for name, label in labels.items()},
+        STAGES,
+        total=sum(not name.endswith("outputnode") for name in nodes),
+        resources={
+            name: request.output.resources(label)
+            for name, label in labels.items()
+            if execution.resource_monitor
+        },
+        finished=finisher.seal,
+    )
+    plugin, arguments = choose_plugin(execution)
+    arguments["status_callback"] = progress
     try:
-        return init_participants_wf(
-            participants,
-            output_dir=request.output_dir,
-            work_dir=request.work.root,
-            grid=output_grid(settings),
-            settings=settings,
-            tools=tools,
-            threads=threads,
-            predictions=_predictions(request, participants),
-        )
-    except BidsGevnetError:
-        raise
-    except Exception as error:
+        run_workflow(workflow, plugin=plugin, crash_dir=crash_dir, arguments=arguments)
+    finally:
+        progress.close()
+
+
+def _report_failures(request: Request, owners: set[str]) -> None:
+    """Give participants that failed a report that shows the error and what was made before it."""
+    from bids_gevnet.report.subject.page import build_subject_report
+
+    for label in sorted(owners - {""}):
+        try:
+            build_subject_report(request.output_dir, label.removeprefix("sub-"))
+        except (OSError, ValueError, BidsGevnetError) as error:
+            log.warning("%s: no report of its failure (%s)", label, error)
+
+
+def _build(
+    request: Request, participants: Sequence[Participant], tools: "Tools"
+) -> tuple[Any, list[str]]:
+    """Build the workflow of those it can be built for; a sentence for each of the others.
+
+    Returns
+    -------
+    workflow : nipype Workflow or None
+        None if there is nobody to process.
+    messages : list of str
+    """
+    from bids_gevnet.interfaces.template import output_grid
+    from bids_gevnet.workflows.context import ScanContext
+    from bids_gevnet.workflows.participant import init_participant_wf, init_participants_wf
+
+    settings, execution = request.settings.preprocessing, request.settings.execution
+    context = ScanContext(
+        output_dir=request.output_dir,
+        grid=output_grid(settings),
+        settings=settings,
+        tools=tools,
+        threads=min(execution.threads, execution.processes),
+    )
+    workflows, messages = [], []
+    for participant in participants:
+        try:
+            plans = _predictions(request, [participant])
+            workflows.append(init_participant_wf(participant, context, plans))
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one bad participant never stops the others
+            kept = save_traceback(error, request.output)
+            text = str(error) if isinstance(error, BidsGevnetError) else repr(error)[:500]
+            head = f"sub-{participant.label}: its workflow could not be built"
+            messages.append(f"{head} ({text}; details: {kept})")
+    if not workflows and participants:
         raise WorkflowBuildError(
-            expected="a workflow for these participants",
-            found=f"{type(error).__name__}: {error}",
-            remedy="report this with the settings in OUTPUT_DIR/logs/settings.toml",
-        ) from error
+            expected="a workflow for at least one participant",
+            found=f"none; {messages[0]}",
+            remedy="report this with that file and OUTPUT_DIR/logs/settings.toml",
+        )
+    built = init_participants_wf(workflows, request.work.root) if workflows else None
+    return built, messages
 
 
 def _predictions(

@@ -3,13 +3,16 @@
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bids_gevnet.bids.writing import write_text
 
 log = logging.getLogger("bids_gevnet.progress")
+
+_LAST = "report"
+"""The last node of a participant's workflow."""
 
 RESOURCE_COLUMNS = ("scan", "stage", "seconds", "peak_memory_gb", "peak_cpu_percent")
 
@@ -31,6 +34,8 @@ class WorkflowProgress:
         Nodes to run, for the bar; None for no bar.
     resources : mapping, optional
         Name of a participant's workflow to the table that time and memory of its stages go to.
+    finished : callable, optional
+        Told the name of a participant's workflow when its last node has ended well.
     """
 
     def __init__(
@@ -40,11 +45,13 @@ class WorkflowProgress:
         *,
         total: int | None,
         resources: Mapping[str, Path] | None = None,
+        finished: Callable[[str], None] | None = None,
     ) -> None:
         from tqdm import tqdm
 
         self._owners, self._stages = owners, stages
         self._resources = dict(resources or {})
+        self._finished = finished
         self._rows: dict[str, list[str]] = {name: [] for name in self._resources}
         self._started: dict[str, float] = {}
         self._bar = tqdm(
@@ -82,6 +89,9 @@ class WorkflowProgress:
         self._bar.refresh()
         if status == "end":
             self._record(node)
+            parts = name.split(".")
+            if self._finished is not None and parts[1:] == [parts[1], _LAST]:
+                self._finished(parts[1])
 
     def _show(self) -> None:
         """Show what is running and how long the rest will take at the pace so far."""

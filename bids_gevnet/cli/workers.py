@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
@@ -52,6 +52,8 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         """Name of a participant or model to its turn."""
         self._turns: list[int] = []
         """Turn of every node, in Nipype's order."""
+        self._threads: dict[int, int] = {}
+        """Threads that a node would use if all cores were free."""
         # Heeded by the first worker's server only; later calls do no harm.
         multiprocessing.set_forkserver_preload(list(_PRELOADED))
         # Ctrl-C reaches all processes of a terminal; workers leave it to the program.
@@ -87,7 +89,21 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         for node in self.procs[len(self._turns) :]:  # those of a MapNode are added on the way
             owner = ".".join(str(node.fullname).split(".")[:2])
             self._turns.append(self._owners.setdefault(owner, len(self._owners)))
-        return sorted((int(job) for job in jobids), key=lambda job: (self._turns[job], job))
+        ordered = sorted((int(job) for job in jobids), key=lambda job: (self._turns[job], job))
+        self._fit_threads(ordered)
+        return ordered
+
+    def _fit_threads(self, jobs: Sequence[int]) -> None:
+        """Let nodes that can use any number of threads take the cores that are free.
+
+        A core that the participant whose turn it is does not need works for the next one.
+        """
+        free = self._check_resources(self.pending_tasks)[1]
+        for job in jobs:
+            node = self.procs[job]
+            if hasattr(node.inputs, "num_threads"):
+                wanted = self._threads.setdefault(job, int(node.n_procs))
+                node.n_procs = max(1, min(wanted, int(free)))
 
     def _start_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(

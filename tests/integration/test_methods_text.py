@@ -45,7 +45,7 @@ from bids_gevnet.report.scan_files import ScanFiles, find_scans
 from bids_gevnet.settings import ExecutionSettings, PreprocessingSettings, SelectionSettings
 from bids_gevnet.workflows.context import ScanContext
 from bids_gevnet.workflows.correction import init_correction_wf
-from bids_gevnet.workflows.participant import init_participants_wf
+from bids_gevnet.workflows.participant import init_participant_wf, init_participants_wf
 from bids_gevnet.workflows.planned_facts import planned_facts
 from bids_gevnet.workflows.scan import PredictionPlan
 from bids_gevnet.workflows.tools import Tools, choose_tools
@@ -349,15 +349,9 @@ def run_in_full(
     (scan,) = join_runs(participant, b0_threshold=50)
     model = make_model(lab, lab.folder / name / "model", network, settings) if network else None
     plan = None if model is None else PredictionPlan(model=model, site=SITE, dataset="new")
+    plans = {} if plan is None else {scan.name: plan}
     workflow = init_participants_wf(
-        [participant],
-        output_dir=context.output_dir,
-        work_dir=lab.folder / name / "work",
-        grid=context.grid,
-        settings=settings,
-        tools=context.tools,
-        threads=1,
-        predictions={} if plan is None else {scan.name: plan},
+        [init_participant_wf(participant, context, plans)], lab.folder / name / "work"
     )
     execute(workflow)
     (files,) = find_scans(context.output_dir, "001")

@@ -12,7 +12,8 @@ from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.motion import EstimateMotion
 from bids_gevnet.interfaces.template import output_grid
 from bids_gevnet.settings import PreprocessingSettings, SelectionSettings
-from bids_gevnet.workflows.participant import init_participants_wf
+from bids_gevnet.workflows.context import ScanContext
+from bids_gevnet.workflows.participant import init_participant_wf, init_participants_wf
 from bids_gevnet.workflows.tools import choose_tools
 
 COARSE = PreprocessingSettings(output_resolution=10)
@@ -26,14 +27,16 @@ def no_fsl(monkeypatch, tmp_path):
 
 def build(dataset, tmp_path, settings=COARSE):
     participants = find_participants(dataset.root, SelectionSettings(), b0_threshold=50)
-    return init_participants_wf(
-        participants,
+    context = ScanContext(
         output_dir=tmp_path / "out",
-        work_dir=tmp_path / "work",
         grid=output_grid(settings),
         settings=settings,
         tools=choose_tools(settings, gpu=False),
         threads=2,
+    )
+    return init_participants_wf(
+        [init_participant_wf(participant, context, {}) for participant in participants],
+        tmp_path / "work",
     )
 
 

@@ -1,0 +1,95 @@
+"""Which participants are finished: made from the same input and settings, and whole on disk."""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bids_gevnet.bids.manifest import hash_file, read_manifest, write_manifest
+from bids_gevnet.bids.records import DiffusionRun, Participant
+from bids_gevnet.cli.parser import Request
+from bids_gevnet.versions import __version__
+
+log = logging.getLogger("bids_gevnet")
+
+
+@dataclass(frozen=True, slots=True)
+class Finisher:
+    """Seals participants when they are finished, and tells which ones were.
+
+    Parameters
+    ----------
+    request : Request
+    participants : mapping
+        Name of a participant's workflow to the participant.
+    tools : any
+        Programs that were chosen: a dataclass of plain values.
+    """
+
+    request: Request
+    participants: Mapping[str, Participant]
+    tools: Any
+
+    def is_finished(self, participant: Participant) -> bool:
+        """Whether everything of a participant is there and as it would be made again."""
+        manifest = read_manifest(self.request.output.manifest(participant.label))
+        if manifest is None or manifest.made_from != self._made_from(participant):
+            return False
+        damaged = manifest.damaged(self.request.output_dir)
+        if damaged:
+            log.warning(
+                "sub-%s: missing or changed since it was made, so it is made again: %s",
+                participant.label,
+                ", ".join(damaged[:3]) + (f" and {len(damaged) - 3} more" * (len(damaged) > 3)),
+            )
+        return not damaged
+
+    def seal(self, name: str) -> None:
+        """Record what a participant owns; remove its intermediate files where that is asked for.
+
+        Called by Nipype's scheduler, which an error must not stop: the participant is then made
+        again by the next run.
+        """
+        participant, request = self.participants[name], self.request
+        try:
+            write_manifest(
+                request.output.manifest(participant.label),
+                request.output_dir,
+                participant.label,
+                made_from=self._made_from(participant),
+            )
+        except OSError as error:
+            log.warning("sub-%s: its manifest could not be written (%s)", participant.label, error)
+            return
+        if request.settings.execution.clean_workdir:
+            shutil.rmtree(request.work.root / "participant" / name, ignore_errors=True)
+
+    def _made_from(self, participant: Participant) -> str:
+        """Hash everything that decides the output of a participant."""
+        settings, model = self.request.settings, self.request.settings.learning.model
+        content = {
+            "version": __version__,
+            "settings": settings.to_tables()["preprocessing"],
+            "site": settings.learning.site,
+            "model": None if model is None else hash_file(model / "model.json"),
+            "tools": asdict(self.tools),
+            "runs": [_describe(run) for run in participant.runs],
+        }
+        text = json.dumps(content, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _describe(run: DiffusionRun) -> list[Any]:
+    """Plain values that change when a run or what belongs to it does."""
+    maps = [[_size(fieldmap.image), fieldmap.metadata] for fieldmap in run.fieldmaps]
+    tables: Sequence[Path] = (run.bval, run.bvec)
+    anatomy = None if run.t1w is None else _size(run.t1w)
+    return [_size(run.image), [hash_file(p) for p in tables], run.metadata, maps, anatomy]
+
+
+def _size(path: Path) -> list[Any]:
+    return [path.name, path.stat().st_size]
