@@ -24,7 +24,7 @@ from bids_gevnet.interfaces.series import read_image, read_mask, read_series, wr
 
 
 class MeasureQualityInputSpec(BaseInterfaceInputSpec):
-    """A corrected scan, and its first run as it came."""
+    """A corrected scan, and its first run before correction."""
 
     image = File(exists=True, mandatory=True, desc="corrected series")
     gradients = File(exists=True, mandatory=True, desc="its gradients")

@@ -267,8 +267,8 @@ def task(
 
 def test_verdicts_are_careful():
     assert verdict(task(evaluation(0.6, 0.01)))[0] == "good"
-    assert "not told apart from guessing" in verdict(task(evaluation(0.45, 0.01)))[1]
-    assert "not told apart from guessing" in verdict(task(evaluation(0.6, 0.2)))[1]
+    assert "not distinguishable from chance" in verdict(task(evaluation(0.45, 0.01)))[1]
+    assert "not distinguishable from chance" in verdict(task(evaluation(0.6, 0.2)))[1]
     level, text = verdict(task(evaluation(0.6, 0.01), lead=-0.1))
     assert level == "warning"
     assert "Site alone" in text
