@@ -274,7 +274,7 @@ def test_verdicts_are_careful():
     assert "Site alone" in text
     level, text = verdict(task(evaluation(0.6, 0.01), sites_out=evaluation(0.4, None, 0.55)))
     assert level == "warning"
-    assert "At sites that it was not trained with" in text
+    assert "At held-out sites it is not distinguishable from chance" in text
     assert verdict(TaskResult("t1", "x", "x", (), None, 0, 0, []))[0] == "note"
 
 
