@@ -140,6 +140,10 @@ class DerivativeNames:
         where = f"space-{self.template}_res-{self.resolution_label}"
         return self.folder / f"{self.prefix}_{where}_{ending}"
 
+    def predictions(self) -> list[Path]:
+        """Tables of predictions that are on disk, whatever their network."""
+        return sorted(self.folder.glob(f"{self.prefix}_model-*_prediction.tsv"))
+
 
 def write_description(output_dir: Path, bids_dir: Path, *, container: str | None = None) -> None:
     """Write dataset_description.json and .bidsignore at the top of the derivatives.

@@ -1,4 +1,4 @@
-"""The table of confounds: how the head moved, volume by volume."""
+"""Read and write the table of confounds: motion, eddy currents and outlier slices."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def write_confounds(
     outlier_slices: npt.NDArray[np.integer[Any]] | None = None,
     eddy_displacement: npt.NDArray[np.float64] | None = None,
 ) -> Path:
-    """Write motion, framewise displacement and replaced slices as BIDS writes time series.
+    """Write motion, framewise displacement and outlier slices as BIDS writes time series.
 
     Parameters
     ----------

@@ -68,7 +68,7 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
 
 
 class CorrectSeriesOutputSpec(TraitedSpec):
-    """Where and how each volume saw the head."""
+    """How each volume was displaced, and the series without its outlier slices."""
 
     image = File(exists=True, desc="raw series, outlier slices replaced, not yet resampled")
     transforms = File(exists=True, desc="warp of every volume, to be applied when resampling")
@@ -199,7 +199,7 @@ def eddy_displacement_mm(eddy: npt.NDArray[np.float64]) -> npt.NDArray[np.float6
 
 
 def correction_facts(correction: "Correction", shells: Shells) -> CorrectionFacts:
-    """Say what the model-based corrector did, but for susceptibility."""
+    """Say what the model-based corrector did, except for susceptibility."""
     from bids_gevnet.dwi.model_corrector.corrector import FEWEST_FOR_EDDY
 
     warp = correction.warp

@@ -126,7 +126,7 @@ class WriteDerivatives(SimpleInterface):
         facts = self._gather_facts()
         tasks = [*self._native_tasks(names), *self._standard_tasks(names, facts.sphere)]
         # A table of an earlier run, with another model or with one at all, would mislead.
-        for table in names.folder.glob(f"{names.prefix}_model-*_prediction.tsv"):
+        for table in names.predictions():
             table.unlink()
         if facts.prediction is not None:
             target = names.native(prediction_ending(facts.prediction.network))

@@ -25,7 +25,7 @@ from bids_gevnet.settings import B0_THRESHOLD
 
 
 class MeasureQualityInputSpec(BaseInterfaceInputSpec):
-    """A corrected scan, and its first run as it came."""
+    """A corrected scan, and its first run before correction."""
 
     image = File(exists=True, mandatory=True, desc="corrected series")
     gradients = File(exists=True, mandatory=True, desc="its gradients")

@@ -1,4 +1,4 @@
-"""Build reports when everything they show is there."""
+"""Build the report of a participant, and that of a study."""
 
 from pathlib import Path
 from typing import Any

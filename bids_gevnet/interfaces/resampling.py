@@ -1,4 +1,4 @@
-"""Take a scan to the template: every volume, its gradients and its mask, interpolated once."""
+"""Resample a scan to the template: volumes, gradients and mask, in one interpolation."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bids_gevnet.interfaces.warps import load_placements, resample_placed
 
 
 class ResampleToTemplateInputSpec(BaseInterfaceInputSpec):
-    """A scan and its way to the template."""
+    """A scan and its transform to the template."""
 
     image = File(exists=True, mandatory=True, desc="all volumes, before resampling")
     gradients = File(exists=True, mandatory=True, desc="gradients in the scan's space")
@@ -41,7 +41,7 @@ class ResampleToTemplateOutputSpec(TraitedSpec):
 
 
 class ResampleToTemplate(SimpleInterface):
-    """Take every volume to the template in one interpolation."""
+    """Resample every volume to the template in one interpolation."""
 
     input_spec = ResampleToTemplateInputSpec
     output_spec = ResampleToTemplateOutputSpec

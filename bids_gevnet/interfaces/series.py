@@ -51,7 +51,7 @@ def read_image(path: str | Path) -> tuple[npt.NDArray[Any], FloatArray]:
 
 
 def read_mask(path: str | Path) -> tuple[npt.NDArray[np.bool_], FloatArray]:
-    """Read a mask; a fourth axis of length one is dropped, any other is joined."""
+    """Read a mask; of several volumes, a voxel in any of them is in the mask."""
     data, affine = read_image(path)
     mask = np.asarray(data) > 0
     return np.asarray(mask.any(axis=3) if mask.ndim == 4 else mask), affine

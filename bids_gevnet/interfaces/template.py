@@ -67,7 +67,7 @@ class TemplateGrid:
 
 
 def load_template(path: Path | None) -> Template:
-    """Load a template: nilearn's, which needs no download, or a file of the user.
+    """Load a template: nilearn's, which needs no download, or the user's own file.
 
     A file must hold the brain alone, or have a mask named alike beside it
     (`tpl-X_T1w.nii.gz` and `tpl-X_desc-brain_mask.nii.gz`).
@@ -115,7 +115,7 @@ def template_label(path: Path) -> str:
 
 
 def output_grid(settings: PreprocessingSettings) -> TemplateGrid:
-    """Give the grid around the template's brain at the resolution asked for."""
+    """Return the grid around the template's brain at the requested resolution."""
     template = load_template(settings.template)
     shape, affine = brain_box(
         template.mask,

@@ -1,4 +1,4 @@
-"""Where the volumes of a scan belong, on disk between nodes: rigid transforms or full warps.
+"""Read, write and apply the displacement of every volume: rigid transforms or full warps.
 
 Rigid corrections leave a stack of transforms (``.npy``: volume to reference, world mm), the
 model-based one also distortions (``.npz``: one `Warp` per run). Both are applied together with
@@ -76,7 +76,7 @@ def save_placements(folder: Path, placements: "Sequence[FloatArray | Warp]") -> 
 
 
 def link_run(placement: "FloatArray | Warp", link: FloatArray) -> "FloatArray | Warp":
-    """Put a further rigid transform, world mm, behind the placement of a run."""
+    """Compose the placement of a run with a further rigid transform, world mm."""
     if isinstance(placement, np.ndarray):
         return np.asarray(link @ placement)
     return replace(placement, link=np.asarray(link @ placement.link))

@@ -1,9 +1,10 @@
-"""What a person looks at: the reports of participants and studies.
+"""What a person looks at: the report of a participant and that of a study.
 
 Read in this order:
 
-1. `facts` and `scan_files`: what the stages left on disk, whatever is missing or broken;
-2. `figures`: pictures that more than one report draws;
-3. `methods_text` with `references`, and `alerts`: what ran, and what to know first;
-4. `subject` and `group`: the two reports, as `page` and the templates lay them out.
+- `scan_files`: the files of a scan that a report is made of;
+- `correction_methods`, `networks`, `references`: words and citations, one entry each;
+- `alerts`: what a person has to know first; `methods_text`: what ran, in sentences;
+- `figures`: pictures that more than one report draws; `page`: the look they share;
+- `subject`, `group`: the reports.
 """

@@ -1,4 +1,4 @@
-"""The look that all reports share: one self-contained HTML file from a template.
+"""Render a template into the look that all reports share: one self-contained HTML file.
 
 Styles and the script stand in the file itself, pictures are data URIs, and a content security
 policy forbids everything else: the page cannot make a request, and no script but ours, known by

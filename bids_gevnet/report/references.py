@@ -1,4 +1,4 @@
-"""The papers that the methods text may cite."""
+"""List the papers that the methods text may cite."""
 
 from dataclasses import dataclass
 

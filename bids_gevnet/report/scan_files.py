@@ -214,7 +214,7 @@ def summarise_series(
     """
     wanted = {int(volume) for volume in b0_volumes}
     try:
-        # An open file goes on where the last volume ended; nibabel would otherwise
+        # An open file resumes where the last volume ended; nibabel would otherwise
         # decompress from the start for each.
         image = nib.load(path, keep_file_open=True)
         if image.ndim != 4:

@@ -7,6 +7,7 @@ from report.group_study import GroupStudy
 
 from bids_gevnet.cli.demo import tell_results
 from bids_gevnet.cli.run import main
+from bids_gevnet.learn.models.files import ModelCard, write_card
 
 PEOPLE = 4
 
@@ -75,6 +76,51 @@ def test_methods_of_a_run_and_of_a_plan(study, tmp_path, capsys):
     assert f"{PEOPLE} participants were classified by diagnosis (AD, PD)" in text
     assert "DeepSphere" not in text
     assert not (empty / "models").exists()
+
+
+def test_before_a_run_the_methods_are_those_of_the_plan(dataset, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = tmp_path / "out"
+    command = [str(dataset.root), str(out), "participant", "--boilerplate-only"]
+    assert main([*command, "--skip-bids-validation", "--nside", "2"]) == 0
+    text = (out / "CITATION.md").read_text()
+    for planned in (
+        "with its prediction from the others of its shell",
+        "Susceptibility distortions were not corrected.",
+        "threshold derived from Otsu's",
+        "The mean b0 was registered to the template by an affine transform",
+        "MNI152NLin2009aSym",
+        "b = 1000 s/mm² (8 directions)",
+        "48 points (nside 2)",
+        "degrees up to 4",
+        "The gradient table was checked",
+    ):
+        assert planned in text
+    assert "(1 of 2" not in text
+    assert "classified" not in text
+    assert not list(out.glob("sub-*"))
+
+
+def test_the_plan_names_the_network_of_the_model(dataset, trained_model, tmp_path):
+    out = tmp_path / "out"
+    command = [str(dataset.root), str(out), "participant", "--boilerplate-only"]
+    assert main([*command, "--skip-bids-validation", "--model", str(trained_model)]) == 0
+    text = (out / "CITATION.md").read_text()
+    assert "Scans were classified by the network ckn2." in text
+    assert "gauge equivariant Volterra network [" not in text
+
+
+@pytest.fixture
+def trained_model(tmp_path) -> Path:
+    """A model's card: all that a plan reads of it."""
+    card = ModelCard(
+        network="ckn2", labels=("AD", "PD"), task="t", fold=None, nside=4, shape=(2, 2, 2),
+        affine=((1.0, 0.0, 0.0, 0.0),) * 4, temperature=1.0, options={}, participants=(),
+        fingerprints=(), dataset="", sites=(), max_motion=None, rish_low=(), rish_high=(),
+        harmonised=False, warnings=(), digest="",
+    )  # fmt: skip
+    write_card(tmp_path / "model", card)
+    return tmp_path / "model"
 
 
 def test_the_demo_ends_with_the_paths_of_all_reports(study, capsys):

@@ -100,6 +100,20 @@ def test_every_derivative_is_there(finished):
     assert (finished / "logs" / "settings.toml").exists()
 
 
+def test_the_methods_text_is_that_of_the_default_run(finished):
+    text = (finished / "CITATION.md").read_text()
+    for sentence in (
+        "with its prediction from the others of its shell",
+        "Susceptibility distortions were not corrected.",
+        "The template was MNI152NLin2009aSym",
+        "interpolated once.",
+        "The gradient table could not be checked",
+    ):
+        assert sentence in text
+    assert "table was checked" not in text
+    assert "could not be read" not in (finished / "sub-001.html").read_text()
+
+
 def test_the_validator_finds_no_error(finished):
     errors = [issue for issue in validate_dataset(finished) if issue.severity == "error"]
     assert errors == []

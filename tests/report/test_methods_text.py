@@ -1,79 +1,107 @@
-"""The methods text describes what ran, cites it, and nothing else."""
+"""The methods text cites what it says and survives any gap; what runs say is tested on runs.
+
+See tests/integration/test_methods_text.py for the text of every way a scan can go.
+"""
 
 import re
 
 import pytest
 
+from bids_gevnet.facts import (
+    AcquisitionFacts,
+    CorrectionFacts,
+    MaskFacts,
+    PredictionFacts,
+    RegistrationFacts,
+    ScanFacts,
+    SphereFacts,
+)
+from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.report.correction_methods import METHODS, WHY_NOT_SUSCEPTIBILITY
 from bids_gevnet.report.methods_text import describe_methods, methods_text
+from bids_gevnet.report.networks import network_sentence
 from bids_gevnet.report.references import REFERENCES
 
-ANTS = {
-    "tools": {"correction": "ants", "masking": "otsu"},
-    "correction": [{"method": "ants"}],
-    "mask": {"method": "otsu"},
-    "registration": {"source": "b0", "template": "MNI152NLin2009aSym"},
-    "sphere": {"b_value": 998.0, "directions": 30, "nside": 4, "kernel": "thin_plate_spline",
-               "smoothing": 0.1},
-    "quality": {"coherence": {}},
-}  # fmt: skip
-EDDY = ANTS | {
-    "correction": [{"method": "eddy", "susceptibility": True}],
-    "mask": {"method": "bet"},
-    "registration": {"source": "T1w", "template": "MNI152NLin2009aSym"},
-}
+SCAN = ScanFacts(
+    correction=(CorrectionFacts(method="ants", susceptibility="not_supported"),),
+    mask=MaskFacts(method="otsu"),
+    registration=RegistrationFacts(source="b0", template="MNI152NLin2009aSym"),
+)
 
 
-def test_pip_only_tools():
-    methods = describe_methods(ANTS)
-    assert {"antsx", "otsu", "mni", "healpix", "rish", "coherence"} <= set(methods.references)
-    assert not {"fsl", "eddy", "topup", "bet", "ckn"} & set(methods.references)
-    text = methods_text(ANTS)
-    assert "neither eddy currents nor susceptibility" in text
-    assert "b = 998 s/mm² (30 directions)" in text
-    assert "192 points (nside 4)" in text
-
-
-def test_fsl():
-    methods = describe_methods(EDDY)
-    assert {"fsl", "eddy", "outliers", "topup", "bet"} <= set(methods.references)
-    assert "otsu" not in methods.references
-    assert "T1-weighted" in methods_text(EDDY)
-
-
-def test_scans_that_differ_are_counted():
-    text = methods_text([ANTS, ANTS, EDDY])
-    assert "(2 of 3 runs)" in text
-    assert "(1 of 3 runs)" in text
-    assert "(1 of 3 scans)" in text
-
-
-def test_early_facts_are_enough():
-    text = methods_text({"tools": {"correction": "eddy", "masking": "bet"}})
-    assert "eddy of FSL" in text
-    assert "BET of FSL" in text
-    assert "HEALPix" not in text
-
-
-def test_another_template_is_not_called_mni():
-    other = ANTS | {"registration": {"source": "b0", "template": "Infant"}}
-    methods = describe_methods(other)
+def test_the_default_template_is_cited_and_no_other():
+    assert "mni" in describe_methods([SCAN]).references
+    other = ScanFacts(registration=RegistrationFacts(source="b0", template="Infant"))
+    methods = describe_methods([other])
     assert "mni" not in methods.references
-    assert "Infant" in methods_text(other)
+    assert "The template was Infant." in methods_text([other])
+    assert "The template was Infant, MNI152NLin2009aSym." in methods_text([other, SCAN])
 
 
-@pytest.mark.parametrize("facts", [{}, [], [{}], {"correction": None, "acquisition": [None]}])
-def test_nothing_known_is_no_crash(facts):
-    assert methods_text(facts).startswith("# Methods")
+PARTIAL = (
+    ScanFacts(),
+    ScanFacts(correction=(CorrectionFacts(),), acquisition=(AcquisitionFacts(),)),
+    ScanFacts(registration=RegistrationFacts(source="T1w")),
+    ScanFacts(sphere=SphereFacts(nside=2)),
+    ScanFacts(sphere=SphereFacts(b_value=1000.0, kernel="x")),
+    ScanFacts(prediction=PredictionFacts()),
+)
+
+
+@pytest.mark.parametrize("scans", [[], *([scan] for scan in PARTIAL), PARTIAL])
+def test_what_is_not_known_is_not_said(scans):
+    text = methods_text(scans)
+    assert text.startswith("# Methods")
+    assert "None" not in text
 
 
 def test_numbers_point_to_the_list_and_all_of_it_is_cited():
-    text = methods_text([ANTS, EDDY | {"prediction": {"exists": True}}])
+    predicted = ScanFacts(prediction=PredictionFacts(network="ckn2+gevnet", harmonised=True))
+    text = methods_text([SCAN, predicted])
     body, listed = text.split("## References")
     cited = {int(n) for group in re.findall(r"\[([\d, ]+)\]", body) for n in group.split(",")}
     numbers = [int(n) for n in re.findall(r"^(\d+)\. ", listed, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
     assert cited == set(numbers)
     assert "@" not in body
+
+
+def test_every_sentence_cites_papers_of_the_list():
+    sentences = [words.sentence + words.susceptibility for words in METHODS.values()]
+    sentences += [network_sentence(name) for name in NETWORKS]
+    keys = [
+        key
+        for sentence in sentences
+        for group in re.findall(r"\[@([a-z,]+)\]", sentence)
+        for key in group.split(",")
+    ]
+    assert keys
+    assert set(keys) <= set(REFERENCES)
+
+
+def test_every_network_has_a_sentence_of_its_own():
+    sentences = [network_sentence(name) for name in NETWORKS]
+    assert all(sentence.endswith(".") for sentence in sentences)
+    assert len(set(sentences)) == len(NETWORKS)
+    for name in NETWORKS:
+        assert ("gevnet" in name) == ("[@gevnet]" in network_sentence(name))
+        assert ("deepsphere" in name) == ("[@deepsphere]" in network_sentence(name))
+    assert network_sentence("of somebody else") == ""
+
+
+def test_a_network_of_somebody_else_is_named_without_a_description():
+    text = methods_text([ScanFacts(prediction=PredictionFacts(network="mine"))])
+    assert "classified by the network mine." in text
+    assert "[@ckn]" not in text
+
+
+def test_every_outcome_of_susceptibility_has_words():
+    from typing import get_args
+
+    from bids_gevnet.facts import CorrectionMethod, Susceptibility
+
+    assert set(get_args(CorrectionMethod)) == set(METHODS)
+    assert set(get_args(Susceptibility)) == {"corrected", *WHY_NOT_SUSCEPTIBILITY}
 
 
 def test_every_reference_can_be_followed():
@@ -84,16 +112,3 @@ def test_every_reference_can_be_followed():
             reference.url,
         )
         assert re.search(r"\((19|20)\d\d\)", reference.text)
-
-
-def test_fallbacks_are_part_of_the_methods():
-    run = {"readout_is_dummy": True, "phase_encoding_is_guess": True}
-    text = methods_text(ANTS | {"acquisition": [run]})
-    assert "dummy value" in text
-    assert "was assumed" in text
-
-
-@pytest.mark.parametrize(("nside", "highest"), [(1, 2), (2, 4), (4, 6), (8, 6)])
-def test_only_the_degrees_that_the_grid_allows_are_named(nside, highest):
-    text = methods_text(ANTS | {"sphere": {"nside": nside}})
-    assert f"degrees up to {highest} of" in text

@@ -8,14 +8,17 @@ from bids_gevnet.bids.query import find_participants
 from bids_gevnet.cli.graph import draw_graph
 from bids_gevnet.dwi.phase_encoding import DUMMY_READOUT_S
 from bids_gevnet.errors import InputError
+from bids_gevnet.facts import ScanFacts, ScannerFacts, ToolFacts
 from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.motion import EstimateMotion
 from bids_gevnet.interfaces.template import output_grid
 from bids_gevnet.settings import PreprocessingSettings, SelectionSettings
 from bids_gevnet.workflows.context import ScanContext
 from bids_gevnet.workflows.participant import init_participant_wf, init_participants_wf
+from bids_gevnet.workflows.scan import STAGES, PredictionPlan
 from bids_gevnet.workflows.tools import choose_tools
 
+LEARNED = ("harmonise", "predict")
 COARSE = PreprocessingSettings(output_resolution=10)
 
 
@@ -25,7 +28,7 @@ def no_fsl(monkeypatch, tmp_path):
     return tmp_path / "bin"
 
 
-def build(dataset, tmp_path, settings=COARSE):
+def build(dataset, tmp_path, settings=COARSE, predictions=None):
     participants = find_participants(dataset.root, SelectionSettings(), b0_threshold=50)
     context = ScanContext(
         output_dir=tmp_path / "out",
@@ -35,7 +38,10 @@ def build(dataset, tmp_path, settings=COARSE):
         threads=2,
     )
     return init_participants_wf(
-        [init_participant_wf(participant, context, {}) for participant in participants],
+        [
+            init_participant_wf(participant, context, predictions or {})
+            for participant in participants
+        ],
         tmp_path / "work",
     )
 
@@ -200,7 +206,52 @@ def test_gpu_build_only_where_there_is_a_gpu(no_fsl):
 
 
 def test_the_graph_is_drawn_without_graphviz(dataset, tmp_path, no_fsl):
-    workflow = build(dataset, tmp_path).get_node("sub_01")
-    picture = draw_graph(workflow, tmp_path / "logs").read_text()
-    for stage in ("conform", "motion", "mask", "sphere", "derivatives", "report"):
+    plan = PredictionPlan(model=tmp_path, site="A", dataset="x")
+    workflow = build(dataset, tmp_path, predictions={"sub-01": plan})
+    picture = draw_graph(workflow.get_node("sub_01"), tmp_path / "logs").read_text()
+    for stage in ("conform", "motion", "mask", "sphere", "derivatives", "report", *LEARNED):
         assert f"<!-- {stage} -->" in picture
+    other = draw_graph(workflow.get_node("sub_02"), tmp_path / "logs").read_text()
+    assert not any(f"<!-- {stage} -->" in other for stage in LEARNED)
+
+
+def test_harmonisation_comes_before_prediction(dataset, tmp_path, no_fsl):
+    plan = PredictionPlan(model=tmp_path, site="A", dataset="x")
+    workflow = build(dataset, tmp_path, predictions={"sub-01": plan})
+    scan = workflow.get_node("sub_01.sub_01")
+    edges = {
+        (before.name, after.name): {name for _, name in data["connect"]}
+        for before, after, data in scan._graph.edges(data=True)
+    }
+    assert edges["sphere", "harmonise"] == {"samples"}
+    assert edges["harmonise", "predict"] == {"samples", "harmonised"}
+    assert edges["predict", "derivatives"] == {"prediction", "prediction_facts"}
+    assert ("sphere", "predict") not in edges
+    assert set(LEARNED) <= set(STAGES)
+
+
+def facts_of(workflow):
+    """Facts that the workflow of sub-01 knows before it runs."""
+    (node,) = nodes_of(workflow, "sub_01.derivatives")
+    return ScanFacts.read(node.inputs.facts)
+
+
+def test_what_is_known_early_reaches_the_derivatives(dataset, tmp_path, no_fsl):
+    dataset.dwi(".json").write_text(
+        '{"Manufacturer": "Maker", "MagneticFieldStrength": 3, "EstimatedTotalReadoutTime": 0.04}'
+    )
+    facts = facts_of(build(dataset, tmp_path))
+    (run,) = facts.acquisition
+    assert facts.unread == ()
+    assert str(run.scanner) == "Maker, 3 T"
+    assert run.phase_encoding_is_guess
+    assert (run.readout_s, run.readout_is_dummy, run.readout_is_fallback) == (0.04, False, True)
+    assert facts.tools == ToolFacts(correction="model", masking="otsu", topup=False)
+
+
+@pytest.mark.parametrize("strength", ["NaN", "true", '"3T"', "null", "[3]"])
+def test_a_scanner_that_the_sidecar_garbles_is_not_known(dataset, tmp_path, no_fsl, strength):
+    dataset.dwi(".json").write_text(f'{{"MagneticFieldStrength": {strength}}}')
+    facts = facts_of(build(dataset, tmp_path))
+    assert facts.acquisition[0].scanner == ScannerFacts()
+    assert facts.unread == ()

@@ -1,4 +1,4 @@
-"""Slices of brains: images as PNG, outlines as vector paths over them.
+"""Draw slices of brains: images as PNG, outlines as vector paths over them.
 
 Every picture is sampled in world millimetres on pixels of one size, whatever the grid of the
 image: a 6 mm scan, a 2 mm template and an oblique series come out alike. Left of the picture is

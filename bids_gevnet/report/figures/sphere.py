@@ -1,4 +1,4 @@
-"""Gradient tables and signals on the sphere, as SVG that the page's script can turn.
+"""Draw gradient tables and signals on the sphere, as SVG that the page's script can turn.
 
 A scene is a list of points in space and of marks on them. It is drawn here from a first point of
 view, so that it is there without the script, in print and for readers of any kind; the script

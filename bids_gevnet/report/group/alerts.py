@@ -1,4 +1,4 @@
-"""What a person has to know of a group run before anything else."""
+"""Collect what a person has to know first about a group run."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,8 +28,8 @@ def collect_study_alerts(
         _verdicts(results),
         _scans(study, measures),
     )
-    found = dict.fromkeys(alert for source in sources for alert in source)
-    return sorted(found, key=lambda alert: LEVELS.index(alert.level))
+    alerts = dict.fromkeys(alert for source in sources for alert in source)
+    return sorted(alerts, key=lambda alert: LEVELS.index(alert.level))
 
 
 def _completeness(study: StudyFiles) -> Iterator[Alert]:
@@ -66,8 +66,9 @@ def _confounded(sites: SiteTable) -> Iterator[Alert]:
     if sites.association is not None and sites.association >= _STRONG:
         yield Alert(
             "warning",
-            f"Site and diagnosis go together (Cramér's V {sites.association:.2f}): what tells "
-            "sites apart also tells diagnoses apart. Compare with what site alone reaches.",
+            f"Site and diagnosis are associated (Cramér's V {sites.association:.2f}): what "
+            "distinguishes sites also distinguishes diagnoses. Compare with what site alone "
+            "reaches.",
             "cohort",
         )
     if sites.alone:
@@ -88,7 +89,7 @@ def _verdicts(results: Sequence[TaskResult]) -> Iterator[Alert]:
 
 def _scans(study: StudyFiles, measures: Sequence[Measure]) -> Iterator[Alert]:
     for level in ("error", "warning"):
-        people = [s.scan for s in study.scans if any(f.level == level for f in s.alerts)]
+        people = [s.scan for s in study.scans if any(alert.level == level for alert in s.alerts)]
         if people:
             yield Alert(
                 "warning" if level == "error" else "note",

@@ -1,4 +1,4 @@
-"""Charts of the results: ROC, precision and recall, calibration, learning."""
+"""Draw the results: ROC, precision and recall, calibration, learning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,15 +94,15 @@ def draw_pr(evaluation: Evaluation, *, name: str) -> Markup | None:
         for number, entry in enumerate(evaluation.pr):
             colour = PALETTE[number % len(PALETTE)]
             for fold in map(as_map, [] if several else as_list(entry.get("folds"))):
-                own = as_numbers(fold.get("recall")), as_numbers(fold.get("precision"))
-                if len(own[0]) == len(own[1]):
-                    ax.plot(*own, color=SOFT, lw=0.7, alpha=0.6, drawstyle="steps-post")
+                curve = as_numbers(fold.get("recall")), as_numbers(fold.get("precision"))
+                if len(curve[0]) == len(curve[1]):
+                    ax.plot(*curve, color=SOFT, lw=0.7, alpha=0.6, drawstyle="steps-post")
             pooled = as_map(entry.get("pooled"))
-            own = as_numbers(pooled.get("recall")), as_numbers(pooled.get("precision"))
+            curve = as_numbers(pooled.get("recall")), as_numbers(pooled.get("precision"))
             which = plain_label(str(entry.get("positive")), 12) if several else "all scans"
-            if len(own[0]) == len(own[1]):
+            if len(curve[0]) == len(curve[1]):
                 area = _area(pooled.get("average_precision"))
-                ax.plot(*own, color=colour, lw=2, drawstyle="steps-post", label=f"{which}{area}")
+                ax.plot(*curve, color=colour, lw=2, drawstyle="steps-post", label=f"{which}{area}")
             share = as_number(entry.get("prevalence"))
             if share is not None:
                 ax.axhline(share, color=colour if several else SOFT, lw=1, ls=":")
@@ -113,7 +113,7 @@ def draw_pr(evaluation: Evaluation, *, name: str) -> Markup | None:
 
 
 def draw_calibration(evaluation: Evaluation, *, name: str) -> Markup | None:
-    """Draw how often a class was right against how probable it was said to be."""
+    """Draw the observed frequency of a class against its predicted probability."""
     bins = [as_map(entry) for entry in as_list(evaluation.calibration.get("bins"))]
     rows = [
         (as_number(b.get("predicted")), read_value(b.get("observed")), as_number(b.get("n")))
@@ -185,11 +185,11 @@ def _any(values: Sequence[float]) -> bool:
 def _draw_curves(
     ax: Any, curves: Sequence[Mapping[str, list[float]]], key: str, colour: str, label: str
 ) -> None:
-    own = [(c["epoch"], c[key]) for c in curves if key in c and _any(c[key])]
-    for epochs, values in own:
+    drawn = [(c["epoch"], c[key]) for c in curves if key in c and _any(c[key])]
+    for epochs, values in drawn:
         ax.plot(epochs, values, color=colour, lw=0.7, alpha=0.45)
-    if own:
-        length = min(len(values) for _, values in own)
-        mean = np.mean([values[:length] for _, values in own], axis=0)
+    if drawn:
+        length = min(len(values) for _, values in drawn)
+        mean = np.mean([values[:length] for _, values in drawn], axis=0)
         marker = "o" if length < 3 else ""
-        ax.plot(own[0][0][:length], mean, marker=marker, ms=4, color=colour, lw=2, label=label)
+        ax.plot(drawn[0][0][:length], mean, marker=marker, ms=4, color=colour, lw=2, label=label)

@@ -181,14 +181,14 @@ def far_from_site(values: Sequence[float | None], sites: Sequence[str]) -> list[
     """Numbers of the values that are far from the others of their site."""
     far = []
     groups: Mapping[str, list[int]] = {
-        site: [i for i, own in enumerate(sites) if own == site and values[i] is not None]
+        site: [i for i, name in enumerate(sites) if name == site and values[i] is not None]
         for site in sorted(set(sites))
     }
     for members in groups.values():
-        own = np.array([values[i] for i in members], float)
-        if len(own) < _ENOUGH_SCANS:
+        known = np.array([values[i] for i in members], float)
+        if len(known) < _ENOUGH_SCANS:
             continue
-        distance = np.abs(own - np.median(own))
+        distance = np.abs(known - np.median(known))
         spread = float(np.median(distance))
         if spread > 0:
             far += [i for i, d in zip(members, distance, strict=True) if 0.6745 * d / spread > FAR]

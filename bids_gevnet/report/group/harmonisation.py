@@ -81,8 +81,9 @@ def explained_by_site(values: Floats, sites: Sequence[str]) -> float | None:
     total = float(((values - values.mean()) ** 2).sum()) if n else 0.0
     if k < 2 or n - k < 1 or total <= 0:
         return None
-    own = np.array(sites)
-    within = sum(float(((values[own == g] - values[own == g].mean()) ** 2).sum()) for g in groups)
+    names = np.array(sites)
+    parts = [values[names == group] for group in groups]
+    within = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     return max(0.0, 1 - (within / (n - k)) / (total / (n - 1)))
 
 
@@ -105,8 +106,8 @@ class RishReader:
         if scan not in self._maps:
             files = self._scans[scan].files
             self._maps[scan] = None if files is None else _read_maps(files, degrees)
-        found = self._maps[scan]
-        return None if found is None or found[0] != tuple(degrees) else found[1]
+        maps = self._maps[scan]
+        return None if maps is None or maps[0] != tuple(degrees) else maps[1]
 
 
 def _read_maps(files: ScanFiles, degrees: Sequence[int]) -> tuple[tuple[int, ...], Floats] | None:
@@ -138,7 +139,7 @@ def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteE
         if gains is None:
             return None
         degrees = gains.degrees
-        thin = [thin_out(own).reshape(-1, len(degrees)) for own in gains.gains]
+        thin = [thin_out(site).reshape(-1, len(degrees)) for site in gains.gains]
         for scan in model.held_out:
             energy = reader.read(scan, degrees) if scan in reader else None
             if energy is None:
@@ -163,7 +164,7 @@ def _log_mean(energy: Floats) -> Floats:
 def draw_site_effect(effect: SiteEffect, *, name: str) -> Markup:
     """Draw the mean energy of every site and degree, before and after, as a difference in %."""
     sites = sorted(set(effect.sites))[:_MOST_SITES_CHARTED]
-    own = np.array(effect.sites)
+    site_of_scan = np.array(effect.sites)
     height = 0.9 + 0.34 * len(sites)
     with figure(6.8, max(height, 1.7), ncols=len(effect.degrees), sharey=True, squeeze=False) as (
         drawing,
@@ -171,7 +172,7 @@ def draw_site_effect(effect: SiteEffect, *, name: str) -> Markup:
     ):
         for column, (ax, degree) in enumerate(zip(axes[0], effect.degrees, strict=True)):
             centre = effect.before[:, column].mean()
-            _draw_degree(ax, effect, column, sites, own, centre)
+            _draw_degree(ax, effect, column, sites, site_of_scan, centre)
             ax.set_title(f"Degree {degree}")
             ax.set_xlabel("%")
         axes[0][0].set_yticks(range(len(sites)), [plain_label(site, 16) for site in sites])
@@ -185,7 +186,12 @@ def draw_site_effect(effect: SiteEffect, *, name: str) -> Markup:
 
 
 def _draw_degree(
-    ax: Any, effect: SiteEffect, column: int, sites: Sequence[str], own: Any, centre: float
+    ax: Any,
+    effect: SiteEffect,
+    column: int,
+    sites: Sequence[str],
+    site_of_scan: Any,
+    centre: float,
 ) -> None:
     for shift, values, colour, marker, label in (
         (-0.14, effect.before, PALETTE[1], "o", "before"),
@@ -193,7 +199,7 @@ def _draw_degree(
     ):
         first = True
         for row, site in enumerate(sites):
-            percent = 100 * np.expm1(values[own == site, column] - centre)
+            percent = 100 * np.expm1(values[site_of_scan == site, column] - centre)
             ax.plot(
                 percent, np.full(len(percent), row + shift), ".", ms=3, color=colour, alpha=0.45
             )
@@ -248,7 +254,7 @@ def draw_gains(
         for degree in chosen
     }
     reach = max(
-        (float(np.percentile(np.abs(own[inside]), 98)) for own in maps.values()), default=0
+        (float(np.percentile(np.abs(percent[inside]), 98)) for percent in maps.values()), default=0
     )
     return [
         _gain_map(site, degree, percent, mask, box, max(reach, _LEAST_REACH))
@@ -257,8 +263,8 @@ def draw_gains(
 
 
 def _percent(gains: RishGains, site: str, degree: int) -> npt.NDArray[np.float32]:
-    own = gains.gains[gains.sites.index(site), ..., gains.degrees.index(degree)]
-    return np.asarray(100 * (own - 1), np.float32)
+    gain = gains.gains[gains.sites.index(site), ..., gains.degrees.index(degree)]
+    return np.asarray(100 * (gain - 1), np.float32)
 
 
 def _gain_map(
@@ -289,9 +295,9 @@ def group_mask(study: StudyFiles) -> Volume | None:
 
 def harmonisation_warnings(models: Sequence[FoldModel]) -> Mapping[str, list[str]]:
     """Sentences of the fits, each with the models that had it."""
-    found: dict[str, list[str]] = {}
+    warnings: dict[str, list[str]] = {}
     for model in models:
         where = "final" if model.fold is None else f"fold {model.fold}"
         for text in model.names("warnings"):
-            found.setdefault(text, []).append(where)
-    return found
+            warnings.setdefault(text, []).append(where)
+    return warnings

@@ -54,7 +54,7 @@ class Audit:
 
     @property
     def failed(self) -> list[Check]:
-        """Checks that found something."""
+        """Checks that failed."""
         return [check for check in self.checks if check.status == FAILED]
 
 
@@ -62,13 +62,13 @@ def audit_group(study: StudyFiles) -> list[Audit]:
     """Check every task and network that has models."""
     people = {scan.scan: scan.participant.removeprefix("sub-") for scan in study.scans}
     predictions = {(p.task, p.network): p for p in study.predictions}
-    found = []
+    audits = []
     for key in dict.fromkeys((model.task, model.network) for model in study.models):
         folds = study.folds_of(*key)
         if folds:
             case = _Case(folds, study.final_of(*key), predictions.get(key), people)
-            found.append(Audit(*key, case.checks(), case.fold_rows()))
-    return found
+            audits.append(Audit(*key, case.checks(), case.fold_rows()))
+    return audits
 
 
 class _Case:
@@ -202,9 +202,9 @@ class _Case:
         if not isinstance(difference, int | float):
             reason = facts.get("reason")
             return OPEN, f"Not done: {reason}" if reason else "Not done."
-        own = next((model for model in self.folds if model.fold == fold), None)
-        if own is None or facts.get("digest") != own.card.get("digest"):
-            return OPEN, "Done for other models than these."
+        refitted = next((model for model in self.folds if model.fold == fold), None)
+        if refitted is None or facts.get("digest") != refitted.card.get("digest"):
+            return OPEN, "It was done for other models than these."
         text = f"Fold {fold}, {facts.get('scans')} scans: largest difference of a gain "
         text += f"{difference:.1g}."
         return (PASSED if difference <= _SAME_GAIN else FAILED), text
@@ -229,9 +229,9 @@ class _Case:
         raw = np.array([scores[scan] for scan in table.scans])
         expected = np.empty_like(table.probabilities)
         for fold in np.unique(table.folds):
-            own = table.folds == fold
-            temperature = fit_temperature(raw[~own], table.truth[~own])
-            expected[own] = softmax(raw[own], temperature)
+            tested = table.folds == fold
+            temperature = fit_temperature(raw[~tested], table.truth[~tested])
+            expected[tested] = softmax(raw[tested], temperature)
         apart = float(np.abs(expected - table.probabilities).max())
         if apart > _SAME_PROBABILITY:
             return (

@@ -86,11 +86,11 @@ def draw_mosaic(scans: Sequence[CohortScan], template_mask: Volume) -> Mosaic | 
     height, width = pictures[0][1].shape
     sheets, tiles = [], []
     for number, start in enumerate(range(0, len(pictures), _PER_SHEET)):
-        own = pictures[start : start + _PER_SHEET]
-        rows = -(-len(own) // _COLUMNS)
-        columns = min(len(own), _COLUMNS)
+        batch = pictures[start : start + _PER_SHEET]
+        rows = -(-len(batch) // _COLUMNS)
+        columns = min(len(batch), _COLUMNS)
         sheet = np.zeros((rows * height, columns * width), np.uint8)
-        for place, (scan, picture) in enumerate(own):
+        for place, (scan, picture) in enumerate(batch):
             y, x = place // _COLUMNS * height, place % _COLUMNS * width
             sheet[y : y + height, x : x + width] = picture
             tiles.append(Tile(scan, number, x, y))

@@ -1,4 +1,4 @@
-"""Networks compared: Table 3 of the paper beside the same networks on this cohort."""
+"""Compare networks: Table 3 of the paper beside the same networks on this cohort."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +59,8 @@ def read_ablation(metrics: Facts) -> Ablation | None:
 
 
 def _percent(raw: Any) -> str:
-    own = as_map(raw)
-    mean, sd = as_number(own.get("mean")), as_number(own.get("sd"))
+    summary = as_map(raw)
+    mean, sd = as_number(summary.get("mean")), as_number(summary.get("sd"))
     if mean is None:
         return "–"
     return f"{100 * mean:.1f} %" + (f" ± {100 * sd:.1f}" if sd is not None else "")

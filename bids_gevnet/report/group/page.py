@@ -87,7 +87,7 @@ def build_group_report(output_dir: Path) -> Path:
             "classes": describe_classes(study.scans),
             "sites": sites,
             "looks": style,
-            "marks": {label: key_mark(*own) for label, own in style.items()},
+            "marks": {label: key_mark(*look) for label, look in style.items()},
             "numbered": numbered_sites(study.sites),
             "strips": draw_strips(study.scans, measures),
             "people": describe_people(study, measures, results),
@@ -110,7 +110,7 @@ def build_group_report(output_dir: Path) -> Path:
 
 
 def group_methods(study: StudyFiles) -> Methods:
-    """Methods of both levels, as they ran."""
+    """Describe the methods of both levels, as they ran."""
     scans = [scan.files.facts for scan in study.scans if scan.files is not None]
     return describe_group(facts_of_run(study), scans)
 
@@ -123,7 +123,7 @@ def write_group_methods(output_dir: Path) -> Path:
 
 
 def _template(study: StudyFiles) -> tuple[Volume, Volume] | None:
-    """Template and its brain, of the first scan that is there."""
+    """Read the template and its brain, of the first scan that is there."""
     settings = _settings(study.output_dir, "settings.toml").get("preprocessing", {})
     for scan in study.scans:
         if scan.files is not None:
@@ -150,17 +150,17 @@ class TaskSection:
 
 
 def _describe_task(task: TaskResult) -> TaskSection:
-    own = task.main.folds if task.main else None
+    evaluation = task.main.folds if task.main else None
     level, text = verdict(task)
-    if own is None:
+    if evaluation is None:
         return TaskSection(task, level, text, None, None, None)
     return TaskSection(
         task,
         level,
         text,
-        draw_roc(own, name=f"{task.key}-roc"),
-        draw_pr(own, name=f"{task.key}-pr"),
-        draw_calibration(own, name=f"{task.key}-calibration"),
+        draw_roc(evaluation, name=f"{task.key}-roc"),
+        draw_pr(evaluation, name=f"{task.key}-pr"),
+        draw_calibration(evaluation, name=f"{task.key}-calibration"),
     )
 
 
@@ -212,30 +212,30 @@ def _saliency(
     if template is None:
         return []
     titles = _titles(study)
-    found = []
+    views = []
     for folder in dict.fromkeys(model.folder.parent for model in study.models):
         view = read_saliency(folder / "saliency.json", *template)
         if view is not None:
-            found.append((titles.get(view.task, view.task), view))
-    return found
+            views.append((titles.get(view.task, view.task), view))
+    return views
 
 
 def _learning(study: StudyFiles) -> list[tuple[str, Markup]]:
     titles = _titles(study)
-    found = []
+    charts = []
     pairs = dict.fromkeys((model.task, model.network) for model in study.models)
     for number, (task, network) in enumerate(pairs, 1):
         chart = draw_learning(study.folds_of(task, network), name=f"learning-{number}")
         if chart is not None:
-            found.append((f"{titles.get(task, task)}, {network}", chart))
-    return found
+            charts.append((f"{titles.get(task, task)}, {network}", chart))
+    return charts
 
 
 def _environment(study: StudyFiles) -> dict[str, list[tuple[str, Any]]]:
-    """How the run was started, with what it was trained, and what made this report."""
+    """List how the run was started, what it was trained with, and what made this report."""
     run = read_json(study.output_dir / "logs" / "run-group.json")
     command = run.get("command")
-    told: list[tuple[str, Any]] = [
+    rows: list[tuple[str, Any]] = [
         ("Command", " ".join(map(str, command)) if isinstance(command, list) else command),
         *((key.capitalize(), run.get(key)) for key in ("started", "finished", "seed")),
         ("Commit", run.get("commit") or source_commit()),
@@ -244,7 +244,7 @@ def _environment(study: StudyFiles) -> dict[str, list[tuple[str, Any]]]:
     trained = [] if final is None else _trained_with(final.folder / "environment.txt")
     learning = _settings(study.output_dir, "settings-group.toml").get("learning", {})
     return {
-        "Run": [row for row in told if row[1] is not None],
+        "Run": [row for row in rows if row[1] is not None],
         "Trained with": trained,
         "Report built with": list(list_versions().items()),
         "Settings of the group level": [(key, _words(learning[key])) for key in sorted(learning)],
@@ -279,7 +279,7 @@ def _trained_with(path: Path) -> list[tuple[str, Any]]:
 
 def _settings(output_dir: Path, name: str) -> Mapping[str, Any]:
     try:
-        found = tomllib.loads((output_dir / "logs" / name).read_text(encoding="utf-8"))
+        tables = tomllib.loads((output_dir / "logs" / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, Mapping)}
+    return {key: value for key, value in tables.items() if isinstance(value, Mapping)}

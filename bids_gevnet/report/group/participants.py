@@ -1,4 +1,4 @@
-"""The table of participants: one row per scan, with what is known and what was predicted."""
+"""Build the table of participants: one row per scan, with what is known and what was predicted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def describe_people(
                 quote(scan.report),
                 study.labels.index(scan.label),
                 study.sites.index(scan.site),
-                [own.get(scan.scan) for own in outcomes],
+                [of_task.get(scan.scan) for of_task in outcomes],
                 [measure.values[number] for measure in shown],
                 levels.count("error"),
                 levels.count("warning"),
@@ -95,18 +95,18 @@ def _main_predictions(
 ) -> list[tuple[str, Predictions]]:
     """Predictions of the network that each task shows in full."""
     named = {task.task: task for task in results}
-    found = []
+    chosen = []
     for slug in study.tasks:
-        own = [p for p in study.predictions if p.task == slug]
+        of_task = [p for p in study.predictions if p.task == slug]
         task = named.get(slug)
-        main = task.main.model if task and task.main else own[0].network
-        chosen = next((p for p in own if p.network == main), own[0])
-        found.append((task.title if task else slug, chosen))
-    return found
+        main = task.main.model if task and task.main else of_task[0].network
+        shown = next((p for p in of_task if p.network == main), of_task[0])
+        chosen.append((task.title if task else slug, shown))
+    return chosen
 
 
 def _outcomes(predictions: Predictions) -> dict[str, Outcome]:
-    found = {}
+    outcomes = {}
     for scan, truth, predicted, fold, chances in zip(
         predictions.scans,
         predictions.truth,
@@ -115,10 +115,10 @@ def _outcomes(predictions: Predictions) -> dict[str, Outcome]:
         predictions.probabilities,
         strict=True,
     ):
-        found[scan] = Outcome(
+        outcomes[scan] = Outcome(
             float(chances[truth]),
             predictions.labels[int(predicted)],
             bool(truth == predicted),
             int(fold),
         )
-    return found
+    return outcomes

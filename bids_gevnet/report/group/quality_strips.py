@@ -1,4 +1,4 @@
-"""Strip plots of quality measures: one dot per scan, in columns of sites.
+"""Draw strip plots of quality measures: one dot per scan, in columns of sites.
 
 Dots are SVG elements of their own, with the scan's key, so that the page's script can light up
 one scan in every plot at once; without the script they are a picture all the same. Shape and

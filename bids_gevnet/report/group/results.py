@@ -1,4 +1,4 @@
-"""Results of the group level as the report shows them, read from group_metrics.json.
+"""Read the results of the group level from group_metrics.json, as the report shows them.
 
 The file may be of another version or damaged: everything is read piece by piece, and what is not
 of the kind it should be counts as missing.
@@ -43,8 +43,8 @@ def as_number(value: Any) -> float | None:
 
 def as_numbers(value: Any) -> list[float]:
     """Give numbers, none if one of them is missing."""
-    found = [as_number(item) for item in as_list(value)]
-    return [] if any(item is None for item in found) else [float(item or 0) for item in found]
+    numbers = [as_number(item) for item in as_list(value)]
+    return [] if None in numbers else [float(number or 0) for number in numbers]
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ class Evaluation:
     @property
     def rows(self) -> list[tuple[str, str, Value, str]]:
         """Name, meaning, pooled figure and mean over folds of every measure that is there."""
-        found = []
+        rows = []
         for key, (name, hint) in MEASURES.items():
             if key in self.pooled:
-                found.append((name, hint, self.value(key), _over_folds(self.summary.get(key))))
-        return found
+                rows.append((name, hint, self.value(key), _over_folds(self.summary.get(key))))
+        return rows
 
     @property
     def confusion(self) -> list[list[int]]:
@@ -161,12 +161,12 @@ class Evaluation:
         """What the permutation test says."""
         if not self.permutation:
             return ""
-        own = as_map(self.permutation.get("balanced_accuracy"))
-        p, n = as_number(own.get("p")), self.permutation.get("n")
+        test = as_map(self.permutation.get("balanced_accuracy"))
+        p, n = as_number(test.get("p")), self.permutation.get("n")
         if p is None:
             reason = self.permutation.get("reason")
             return f"not possible: {reason}" if reason else "not possible"
-        null, spread = as_number(own.get("null_mean")), as_number(own.get("null_sd"))
+        null, spread = as_number(test.get("null_mean")), as_number(test.get("null_sd"))
         text = f"p {'<' if p < 0.001 else '='} {max(p, 0.001):.3f}, {n} permutations"
         if null is not None and spread is not None:
             text += f"; shuffled labels reach {null:.2f} ± {spread:.2f}"
@@ -174,8 +174,8 @@ class Evaluation:
 
 
 def _over_folds(raw: Any) -> str:
-    own = as_map(raw)
-    mean, sd = as_number(own.get("mean")), as_number(own.get("sd"))
+    summary = as_map(raw)
+    mean, sd = as_number(summary.get("mean")), as_number(summary.get("sd"))
     if mean is None:
         return "–"
     return f"{mean:.2f}" + (f" ± {sd:.2f}" if sd is not None else "")
@@ -190,18 +190,18 @@ def _n(raw: Facts) -> str:
 
 def read_evaluation(raw: Any) -> Evaluation | None:
     """Read the results of one scheme, or nothing."""
-    own = as_map(raw)
-    if not as_map(own.get("pooled")):
+    scheme = as_map(raw)
+    if not as_map(scheme.get("pooled")):
         return None
     return Evaluation(
-        pooled=as_map(own.get("pooled")),
-        folds=[as_map(entry) for entry in as_list(own.get("folds"))],
-        sites=[as_map(entry) for entry in as_list(own.get("sites"))],
-        summary=as_map(own.get("fold_summary")),
-        roc=[as_map(entry) for entry in as_list(own.get("roc"))],
-        pr=[as_map(entry) for entry in as_list(own.get("pr"))],
-        calibration=as_map(own.get("calibration")),
-        permutation=as_map(own.get("permutation")),
+        pooled=as_map(scheme.get("pooled")),
+        folds=[as_map(entry) for entry in as_list(scheme.get("folds"))],
+        sites=[as_map(entry) for entry in as_list(scheme.get("sites"))],
+        summary=as_map(scheme.get("fold_summary")),
+        roc=[as_map(entry) for entry in as_list(scheme.get("roc"))],
+        pr=[as_map(entry) for entry in as_list(scheme.get("pr"))],
+        calibration=as_map(scheme.get("calibration")),
+        permutation=as_map(scheme.get("permutation")),
     )
 
 
@@ -341,20 +341,20 @@ def verdict(task: TaskResult) -> tuple[str, str]:
     text : str
     """
     main = task.main
-    own = main.folds if main else None
-    if main is None or own is None or task.chance is None:
+    evaluation = main.folds if main else None
+    if main is None or evaluation is None or task.chance is None:
         return "note", "There are no results of a network."
-    figure = own.value("balanced_accuracy")
+    figure = evaluation.value("balanced_accuracy")
     if figure.value is None or figure.low is None:
         return (
             "note",
             f"{main.title}: balanced accuracy {figure.text}; too few people to say more.",
         )
-    p = as_number(as_map(own.permutation.get("balanced_accuracy")).get("p"))
-    text = f"{main.title}: balanced accuracy {figure.text}, where guessing gives {task.chance:.2f}"
+    p = as_number(as_map(evaluation.permutation.get("balanced_accuracy")).get("p"))
+    text = f"{main.title}: balanced accuracy {figure.text}; chance is {task.chance:.2f}"
     text += f" (permutation test p = {p:.3f}). " if p is not None else ". "
     if figure.low <= task.chance or (p is not None and p >= 0.05):
-        return "note", text + "That is not told apart from guessing."
+        return "note", text + "That is not distinguishable from chance."
     rivals = [
         bar.name
         for bar in task.comparisons
@@ -363,14 +363,13 @@ def verdict(task: TaskResult) -> tuple[str, str]:
     if rivals:
         names = ", ".join(rivals)
         return "warning", (
-            f"{text}It is above guessing, but not clearly above what is reached without the "
-            f"signal: {names}. What was learned may be that."
+            f"{text}It is above chance, but not clearly above what is reached without the "
+            f"signal: {names}. The network may have learned nothing more."
         )
-    text += "It is above guessing and above what confounds alone reach."
+    text += "It is above chance and above what confounds alone reach."
     elsewhere = main.sites_out.value("balanced_accuracy") if main.sites_out else Value()
     if elsewhere.low is not None and elsewhere.low <= task.chance:
         return "warning", (
-            f"{text} At sites that it was not trained with it is not told apart from guessing "
-            f"({elsewhere.text})."
+            f"{text} At held-out sites it is not distinguishable from chance ({elsewhere.text})."
         )
     return "good", text

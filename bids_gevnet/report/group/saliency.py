@@ -1,4 +1,4 @@
-"""Mean saliency of held-out predictions: on the brain, through the whole head, on the sphere."""
+"""Draw the mean saliency of held-out predictions on the brain and on the sphere."""
 
 import base64
 import io
@@ -108,11 +108,15 @@ def read_saliency(path: Path, template: Volume, template_mask: Volume) -> Salien
 
 def _directions(values: Any, nside: Any) -> npt.NDArray[np.float64] | None:
     try:
-        found = np.asarray(values, float)
+        directions = np.asarray(values, float)
     except (TypeError, ValueError):
         return None
-    fits = isinstance(nside, int) and found.shape == (6 * nside**2,) and np.isfinite(found).all()
-    return found if fits else None
+    fits = (
+        isinstance(nside, int)
+        and directions.shape == (6 * nside**2,)
+        and np.isfinite(directions).all()
+    )
+    return directions if fits else None
 
 
 def overlay_slices(
@@ -130,11 +134,11 @@ def overlay_slices(
         if not box[0][axis] < position < box[1][axis]:
             continue
         grey = 0.7 * to_bytes(below.slice(box, axis, position), 0, top)[..., None]
-        own = above.slice(box, axis, position)
-        share = np.clip((own - low) / max(high - low, 1e-12), 0, 1)[..., None]
+        shown = above.slice(box, axis, position)
+        share = np.clip((shown - low) / max(high - low, 1e-12), 0, 1)[..., None]
         opacity = _OPACITY * np.sqrt(share)
-        mixed = (1 - opacity) * grey + opacity * table[to_bytes(own, low, high)]
-        height, width = own.shape
+        mixed = (1 - opacity) * grey + opacity * table[to_bytes(shown, low, high)]
+        height, width = shown.shape
         picture = to_png_uri(np.rint(mixed).astype(np.uint8))
         name = f"{'xyz'[axis]} = {position:.0f} mm"
         slices.append(Slice(name, AXES[axis], width, height, {"saliency": picture}))

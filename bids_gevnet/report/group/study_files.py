@@ -1,4 +1,4 @@
-"""Find on disk what the group report is made of, and survive whatever is missing or broken.
+"""Read the files that a group report is made of, whatever is missing or broken.
 
 Everything comes from the tables and models that the group level wrote and from the derivatives
 of the participant level; nothing is trained or predicted again.
@@ -106,17 +106,17 @@ class FoldModel:
     def held_out(self) -> dict[str, list[float]]:
         """Scores by scan; empty where there are none."""
         entries = read_json(self.folder / "held_out.json").get("scans", [])
-        found = {}
+        held_out = {}
         for entry in entries if isinstance(entries, list) else []:
             scores = entry.get("scores") if isinstance(entry, Mapping) else None
             if isinstance(scores, list) and all(isinstance(s, int | float) for s in scores):
-                found[str(entry.get("scan"))] = [float(value) for value in scores]
-        return found
+                held_out[str(entry.get("scan"))] = [float(value) for value in scores]
+        return held_out
 
     def names(self, key: str) -> list[str]:
         """Give a list of words of the card; empty if it is something else."""
-        found = self.card.get(key)
-        return [str(item) for item in found] if isinstance(found, list) else []
+        words = self.card.get(key)
+        return [str(word) for word in words] if isinstance(words, list) else []
 
     @cached_property
     def curve(self) -> dict[str, list[float]]:
@@ -158,21 +158,21 @@ class StudyFiles:
     @property
     def tasks(self) -> tuple[str, ...]:
         """Slugs of the tasks in the order of the predictions."""
-        return tuple(dict.fromkeys(found.task for found in self.predictions))
+        return tuple(dict.fromkeys(p.task for p in self.predictions))
 
     def networks(self, task: str) -> tuple[str, ...]:
         """Networks of a task in the order of the predictions."""
-        return tuple(found.network for found in self.predictions if found.task == task)
+        return tuple(p.network for p in self.predictions if p.task == task)
 
     def folds_of(self, task: str, network: str) -> list[FoldModel]:
         """Models of a task's folds in their order."""
-        found = [m for m in self.models if (m.task, m.network) == (task, network)]
-        return sorted((m for m in found if m.fold is not None), key=lambda m: m.fold or 0)
+        models = [m for m in self.models if (m.task, m.network) == (task, network)]
+        return sorted((m for m in models if m.fold is not None), key=lambda m: m.fold or 0)
 
     def final_of(self, task: str, network: str) -> FoldModel | None:
         """Return the model trained on everybody."""
-        found = [m for m in self.models if (m.task, m.network) == (task, network)]
-        return next((m for m in found if m.fold is None), None)
+        models = [m for m in self.models if (m.task, m.network) == (task, network)]
+        return next((m for m in models if m.fold is None), None)
 
 
 def read_study(output_dir: Path) -> StudyFiles:
@@ -270,19 +270,19 @@ def _read_predictions(path: Path) -> Iterator[Predictions]:
         # Classes of other tasks have no probability here.
         used = [name for name in columns if all(_known(row[name]) is not None for row in members)]
         labels = tuple(name.removeprefix("prob_") for name in used)
-        own = [r for r in members if r.get("label") in labels and _known(r.get("fold"))]
-        if len(labels) < 2 or not own:
+        usable = [r for r in members if r.get("label") in labels and _known(r.get("fold"))]
+        if len(labels) < 2 or not usable:
             continue
         yield Predictions(
             task=task,
             network=network,
             labels=labels,
-            scans=tuple(row.get("scan", "") for row in own),
-            participants=tuple(row.get("participant_id", "") for row in own),
-            sites=tuple(row.get("site", "") for row in own),
-            truth=np.array([labels.index(row["label"]) for row in own]),
-            folds=np.array([int(_float(row["fold"])) for row in own]),
-            probabilities=np.array([[_float(row[name]) for name in used] for row in own]),
+            scans=tuple(row.get("scan", "") for row in usable),
+            participants=tuple(row.get("participant_id", "") for row in usable),
+            sites=tuple(row.get("site", "") for row in usable),
+            truth=np.array([labels.index(row["label"]) for row in usable]),
+            folds=np.array([int(_float(row["fold"])) for row in usable]),
+            probabilities=np.array([[_float(row[name]) for name in used] for row in usable]),
         )
 
 

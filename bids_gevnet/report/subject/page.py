@@ -188,7 +188,7 @@ def _quality_rows(quality: QualityFacts) -> list[tuple[str, str | Markup, str]]:
 
 
 def _environment(output_dir: Path) -> list[tuple[str, str]]:
-    """Versions of what made the report, and the container it ran in if there is one."""
+    """List the versions of what made the report, and the container it ran in, if any."""
     description = read_json(output_dir / "dataset_description.json")
     rows = list(list_versions().items())
     generated = description.get("GeneratedBy")

@@ -233,7 +233,7 @@ def test_confounded_sites_are_a_warning(tmp_path):
     for number, person in enumerate(study.who):
         object.__setattr__(person, "site", "A" if number % 2 == 0 else "B")
     page = Page(build_group_report(study.write()))
-    assert "Site and diagnosis go together (Cramér's V 1.00)" in page.text
+    assert "Site and diagnosis are associated (Cramér's V 1.00)" in page.text
     assert "Only one diagnosis at A, B" in page.text
 
 

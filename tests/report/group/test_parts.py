@@ -235,14 +235,14 @@ def task(
 
 def test_verdicts_are_careful():
     assert verdict(task(evaluation(0.6, 0.01)))[0] == "good"
-    assert "not told apart from guessing" in verdict(task(evaluation(0.45, 0.01)))[1]
-    assert "not told apart from guessing" in verdict(task(evaluation(0.6, 0.2)))[1]
+    assert "not distinguishable from chance" in verdict(task(evaluation(0.45, 0.01)))[1]
+    assert "not distinguishable from chance" in verdict(task(evaluation(0.6, 0.2)))[1]
     level, text = verdict(task(evaluation(0.6, 0.01), lead=-0.1))
     assert level == "warning"
     assert "Site alone" in text
     level, text = verdict(task(evaluation(0.6, 0.01), sites_out=evaluation(0.4, None, 0.55)))
     assert level == "warning"
-    assert "At sites that it was not trained with" in text
+    assert "At held-out sites it is not distinguishable from chance" in text
     assert verdict(TaskResult("t1", "x", "x", (), None, 0, 0, []))[0] == "note"
 
 

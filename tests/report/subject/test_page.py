@@ -194,6 +194,21 @@ def test_any_value_may_be_of_any_kind(derivatives, value):
     assert {f"s1-{name}" for name in SECTIONS} <= set(page.ids)
 
 
+def test_what_could_not_be_read_is_a_note(derivatives):
+    drop_images(derivatives)
+    edit_facts(derivatives, mask={"method": "by hand", "volume_ml": 1400.0}, spin=1)
+    page = Page(build_subject_report(derivatives, "01"))
+    assert (
+        "● Note Facts of this scan that could not be read: mask.method: one of bet, otsu was"
+        in page.text
+    )
+    assert "spin: not known to this version." in page.text
+
+
+def test_nothing_is_said_where_everything_could_be_read(page):
+    assert "could not be read" not in page.text
+
+
 def test_a_table_of_another_length_is_not_shown_beside_the_image(derivatives):
     for path in derivatives.glob("sub-01/dwi/*.bval"):
         path.write_text(path.read_text().strip() + " 1000\n")
