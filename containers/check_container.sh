@@ -80,7 +80,7 @@ expect 0 "participant level, with validation" "${app[@]}" /data /out participant
 ls "$scratch/out/work/cache/matplotlib"/fontlist*.json || fail "caches are not in the work directory"
 pass "four scans; caches are in the work directory"
 small=(--folds 2 --epochs 1 --samples-per-class 2)
-expect 0 "group level, two training processes" "${app[@]}" /data /out group "${small[@]}" --devices cpu:2 -v
+expect 0 "group level, two training processes" "${app[@]}" /data /out group "${small[@]}" --devices cpu:2 --omp-nthreads 1 -v
 model=$scratch/out/models/AD-v-PD/final
 [ -s "$model/model.safetensors" ] && [ -s "$scratch/out/group_predictions.tsv" ] || fail "no model"
 pass "models and held-out predictions"
@@ -89,7 +89,7 @@ trained=$(sha256sum <"$model/model.safetensors")
 say "torchrun by hand: the same jobs, the same weights"
 mv "$scratch/out/models" "$scratch/models-of-group"
 expect 0 "two processes of torchrun inside" "${inside[@]}" torchrun --env BIDS_GEVNET_DEVICE=cpu bids_gevnet \
-    --standalone --nproc-per-node 2 -m bids_gevnet.learn.train.process /out/work/group/jobs.json
+    --standalone --nproc-per-node 2 -m bids_gevnet.learn.train.process /out/work/group/jobs.json --threads 1
 [ "$(sha256sum <"$model/model.safetensors")" = "$trained" ] || fail "torchrun trained other weights"
 pass "the same weights, byte for byte"
 

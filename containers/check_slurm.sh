@@ -158,7 +158,7 @@ until_seen() {
     done
 }
 checkpointed() { [ -n "$(find "$1/work/group/jobs" -name checkpoint.safetensors)" ]; }
-resumed() { logs_of "$1" | grep 'going on from step'; }
+resumed() { logs_of "$1" | grep 'resumed at step'; }
 
 say "a job killed in mid-training, and submitted again"
 stopped=$scratch/stopped
@@ -177,7 +177,7 @@ pass "job $group was killed with a checkpoint and without a final model"
 
 LEVELS=group submit "$stopped"
 until_seen "$stopped" resumption resumed "$stopped"
-pass "job $group goes on from the checkpoint"
+pass "job $group resumes from the checkpoint"
 
 say "the same job at its time limit (SIGUSR1 to the batch shell, as --signal=B:USR1 sends it)"
 dependent=$(sbatch --parsable --dependency="afterok:$group" --output="$scratch/dependent.log" \
@@ -188,7 +188,7 @@ until_seen "$stopped" "requeued job" eval '[[ $(scontrol show job "$group") = *R
 pass "job $group went back into the queue; what depends on it waits"
 finish "$group" "$stopped"
 finish "$dependent" "$stopped"
-logs_of "$stopped" | grep -E 'near the time limit|back into the queue|going on from step'
+logs_of "$stopped" | grep -E 'near the time limit|back into the queue|resumed at step'
 logs_of "$stopped" | grep 'a signal to stop' || { logs_of "$stopped"; fail "it did not stop by itself"; }
 # Between two models there is no step to go on from.
 [ "$(resumed "$stopped" | wc -l)" -ge 2 ] || logs_of "$stopped" | grep 'to stop at step 0 of' \

@@ -225,6 +225,7 @@ class TrainModel(SimpleInterface):
     def _run_interface(self, runtime: Any) -> Any:
         from bids_gevnet.learn.models.files import WEIGHTS
         from bids_gevnet.learn.train.distributed import TrainingInterrupted
+        from bids_gevnet.learn.train.outputs import is_trained
         from bids_gevnet.learn.train.torchrun import Devices, train
         from bids_gevnet.learn.train.trainer import checkpoint_file
 
@@ -235,13 +236,14 @@ class TrainModel(SimpleInterface):
             processes=self.inputs.processes, gpu=self.inputs.gpu, threads=self.inputs.threads
         )
         try:
-            train(
-                Path(self.inputs.job),
-                devices,
-                test=False,
-                first=self.inputs.number,
-                total=self.inputs.total,
-            )
+            if not is_trained(job):  # by an earlier run, or on other nodes of a cluster
+                train(
+                    Path(self.inputs.job),
+                    devices,
+                    test=False,
+                    first=self.inputs.number,
+                    total=self.inputs.total,
+                )
         except TrainingInterrupted as error:
             # Not a failure of this node: the whole workflow has to stop.
             raise StoppedError(str(error)) from None
