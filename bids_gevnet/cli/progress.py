@@ -130,7 +130,8 @@ class WorkflowProgress:
         )
         cells = ["n/a" if value is None else f"{value:.3f}" for value in measured]
         inside = [part for part in parts[:-1] if part not in {parts[0], owner}]
-        row = "\t".join([".".join(inside) or "n/a", node.name, *cells])
+        stage = self.stage(node.name) or node.name
+        row = "\t".join([".".join(inside) or "n/a", stage, *cells])
         self._rows[owner].append(row)
         text = "\n".join(["\t".join(RESOURCE_COLUMNS), *self._rows[owner]]) + "\n"
         write_text(self._resources[owner], text)

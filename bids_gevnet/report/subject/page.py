@@ -13,12 +13,14 @@ from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.facts import CorrectionFacts, QualityFacts
+from bids_gevnet.layout import OutputLayout
 from bids_gevnet.report.alerts import LEVELS, Alert, collect_alerts
 from bids_gevnet.report.correction_methods import (
     describe_correction,
     describe_susceptibility,
 )
 from bids_gevnet.report.figures.motion import MotionSummary, draw_motion, summarise_motion
+from bids_gevnet.report.figures.resources import draw_resources
 from bids_gevnet.report.figures.sphere import draw_profile
 from bids_gevnet.report.methods_text import describe_methods
 from bids_gevnet.report.page import render_page, show
@@ -75,6 +77,7 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
             "counts": {level: levels.count(level) for level in LEVELS},
             "scans": scans,
             "methods": describe_methods([scan.facts for scan in files]),
+            "resources": _resources(output_dir, label),
             "environment": _environment(output_dir),
             "settings": settings,
         },
@@ -82,6 +85,12 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
     path = output_dir / f"sub-{label}.html"
     write_text(path, page)
     return path
+
+
+def _resources(output_dir: Path, label: str) -> Markup | None:
+    """Draw time and memory of the stages, if the run recorded them."""
+    table = read_table(OutputLayout(output_dir).resources(label))
+    return None if table is None else draw_resources(table, name="resources")
 
 
 def _participant_alerts(output_dir: Path, label: str, scans: Sequence[ScanFiles]) -> list[Alert]:
