@@ -2,7 +2,8 @@
 
 Read in this order:
 
-- `scan`: one class per stage, and `ScanFacts`, which gathers them; every field says its unit;
+- `run`: how a run was acquired, conformed and corrected; every field says its unit;
+- `scan`: one class per further stage, and `ScanFacts`, which gathers all of them;
 - `json_form`: to JSON and back, tolerant of files that are damaged or from another version.
 
 Interfaces fill the objects, `interfaces.derivatives` gathers them into one file per scan
@@ -10,7 +11,7 @@ Interfaces fill the objects, `interfaces.derivatives` gathers them into one file
 
 A new correction method touches four places:
 
-1. its name: `settings.Correction`, for the command line, and `CorrectionMethod` in `scan`;
+1. its name: `settings.Correction`, for the command line, and `CorrectionMethod` in `run`;
 2. its interface, which fills a `CorrectionFacts`;
 3. `workflows.correction`, where `plan_correction` says when it runs and a builder connects it;
 4. `report.correction_methods`, which holds its title, its sentence for the methods text and
@@ -19,24 +20,26 @@ A new correction method touches four places:
 Alerts, report sections, group measures and `--boilerplate-only` follow from these.
 """
 
-from bids_gevnet.facts.scan import (
+from bids_gevnet.facts.run import (
     AcquisitionFacts,
     ConformFacts,
     CorrectionFacts,
     CorrectionMethod,
+    OutlierSlice,
+    ScannerFacts,
+    Susceptibility,
+    SusceptibilityField,
+)
+from bids_gevnet.facts.scan import (
     GradientCheck,
     JoinFacts,
     MaskFacts,
-    OutlierSlice,
     PredictionFacts,
     QualityFacts,
     RegistrationFacts,
     ScanFacts,
-    ScannerFacts,
     ShellFacts,
     SphereFacts,
-    Susceptibility,
-    SusceptibilityField,
     ToolFacts,
 )
 

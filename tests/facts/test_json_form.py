@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bids_gevnet.facts.scan as scan_module
+from bids_gevnet import facts as package
 from bids_gevnet.facts import (
     AcquisitionFacts,
     ConformFacts,
@@ -26,9 +26,7 @@ from bids_gevnet.facts import (
 from bids_gevnet.facts.json_form import Count, Facts, Fraction, Positive, Rows
 
 CLASSES = [
-    kind
-    for kind in vars(scan_module).values()
-    if isinstance(kind, type) and issubclass(kind, Facts) and kind is not Facts
+    kind for kind in vars(package).values() if isinstance(kind, type) and issubclass(kind, Facts)
 ]
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from bids_gevnet.report.group.results import Facts, as_list, as_map, as_number
+from bids_gevnet.report.group.results import JsonObject, as_list, as_map, as_number
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Ablation:
     rows: list[AblationRow]
 
 
-def read_ablation(metrics: Facts) -> Ablation | None:
+def read_ablation(metrics: JsonObject) -> Ablation | None:
     """Read the comparison of networks; nothing if there was one network only."""
     raw = as_map(metrics.get("ablation"))
     entries = [as_map(entry) for entry in as_list(raw.get("rows"))]

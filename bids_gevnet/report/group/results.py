@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Facts = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 MEASURES: Mapping[str, tuple[str, str]] = {
     "balanced_accuracy": ("Balanced accuracy", "mean of the recalls of all classes"),
@@ -25,7 +25,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 FOLDS, SITES_OUT = "folds", "leave-site-out"
 
 
-def as_map(value: Any) -> Facts:
+def as_map(value: Any) -> JsonObject:
     """Give a mapping, empty if the value is something else."""
     return value if isinstance(value, Mapping) else {}
 
@@ -97,14 +97,14 @@ class Bar:
 class Evaluation:
     """One model under one scheme."""
 
-    pooled: Facts
-    folds: list[Facts]
-    sites: list[Facts]
-    summary: Facts
-    roc: list[Facts]
-    pr: list[Facts]
-    calibration: Facts
-    permutation: Facts
+    pooled: JsonObject
+    folds: list[JsonObject]
+    sites: list[JsonObject]
+    summary: JsonObject
+    roc: list[JsonObject]
+    pr: list[JsonObject]
+    calibration: JsonObject
+    permutation: JsonObject
 
     def value(self, measure: str) -> Value:
         """Give the pooled figure of a measure."""
@@ -181,7 +181,7 @@ def _over_folds(raw: Any) -> str:
     return f"{mean:.2f}" + (f" ± {sd:.2f}" if sd is not None else "")
 
 
-def _n(raw: Facts) -> str:
+def _n(raw: JsonObject) -> str:
     scans, people = raw.get("n_scans"), raw.get("n_participants")
     if not isinstance(scans, int):
         return ""
@@ -262,7 +262,7 @@ class TaskResult:
         ]
 
 
-def read_results(metrics: Facts) -> list[TaskResult]:
+def read_results(metrics: JsonObject) -> list[TaskResult]:
     """Read the results of all tasks."""
     about = {
         str(entry.get("model")): str(entry.get("about", ""))
@@ -277,7 +277,7 @@ def read_results(metrics: Facts) -> list[TaskResult]:
 
 
 def _read_task(
-    number: int, raw: Facts, about: Mapping[str, str], reasons: Sequence[Facts]
+    number: int, raw: JsonObject, about: Mapping[str, str], reasons: Sequence[JsonObject]
 ) -> TaskResult:
     models = []
     for entry in map(as_map, as_list(raw.get("models"))):
@@ -310,7 +310,7 @@ def _read_task(
     return _with_comparisons(result, raw)
 
 
-def _with_comparisons(result: TaskResult, raw: Facts) -> TaskResult:
+def _with_comparisons(result: TaskResult, raw: JsonObject) -> TaskResult:
     titles = {model.model: model.title for model in result.models}
     main = result.main
     for entry in map(as_map, as_list(raw.get("comparisons"))):
