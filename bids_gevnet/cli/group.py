@@ -31,6 +31,7 @@ _WIDTH = 79
 _NAME = 25  # columns for a model's name
 _RERUN = "run the same command again; what is finished is kept"
 _REMEDIES = {
+    "folds and sites": "nothing has been trained yet",
     "training": "--resume continues from the last checkpoint",
     "report": "--reports-only builds it again",
 }

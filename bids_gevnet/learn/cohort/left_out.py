@@ -50,7 +50,7 @@ def name_left_out(left_out: Iterable[LeftOut]) -> list[str]:
     for entry in left_out:
         by_reason[entry.reason].append(entry.scan)
     return [
-        f"{len(scans)} x {reason}: {name_people(scans)}"
+        f"{f'{len(scans)} ({name_people(scans)})' if len(scans) > 1 else scans[0]}: {reason}"
         for reason, scans in sorted(by_reason.items())
     ]
 

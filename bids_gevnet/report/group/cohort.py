@@ -66,6 +66,16 @@ def _mean_and_spread(values: Sequence[float | None], digits: int) -> str:
     return f"{fmean(known):.{digits}f}{spread}"
 
 
+def describe_left_out(metrics: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """List the reasons for which people or scans are not in the cohort, each with their names."""
+    entries = metrics.get("left_out")
+    by_reason: dict[str, list[str]] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, Mapping):
+            by_reason.setdefault(str(entry.get("reason")), []).append(str(entry.get("scan")))
+    return sorted(by_reason.items())
+
+
 @dataclass(frozen=True)
 class SiteTable:
     """Participants of every site and class.
