@@ -51,6 +51,8 @@ class SelectionSettings:
     """Which part of the dataset to look at, and how to index it."""
 
     participant_label: tuple[str, ...] = ()
+    exclude_participant_label: tuple[str, ...] = ()
+    participants_file: Path | None = None
     session_label: tuple[str, ...] = ()
     bids_filter_file: Path | None = None
     bids_database_dir: Path | None = None

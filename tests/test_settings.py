@@ -21,7 +21,11 @@ paths = st.none() | words.filter(lambda word: "\0" not in word).map(Path)
 settings = st.builds(
     Settings,
     selection=st.builds(
-        SelectionSettings, participant_label=st.lists(words).map(tuple), bids_filter_file=paths
+        SelectionSettings,
+        participant_label=st.lists(words).map(tuple),
+        exclude_participant_label=st.lists(words).map(tuple),
+        participants_file=paths,
+        bids_filter_file=paths,
     ),
     execution=st.builds(
         ExecutionSettings, nprocs=st.integers(0, 64), write_graph=st.booleans(), work_dir=paths
@@ -73,6 +77,7 @@ def test_names_are_unique_across_sections():
         ("[preprocessing]\nfallback_total_readout_time = 50\n", "between 0 and 1"),
         ("[preprocessing]\ncorrection = 'spm'\n", "one of auto, eddy, model, ants, none"),
         ("[selection]\nparticipant_label = '01'\n", "a list of words"),
+        ("[selection]\nexclude_participant_label = '01'\n", "a list of words"),
         ("[selection]\nskip_bids_validation = 1\n", "true or false"),
         ("[execution]\nnprocs = -1\n", "from 0 up"),
         ("[execution]\nrandom_seed = 4294967296\n", "below 2^32"),

@@ -38,7 +38,7 @@ from bids_gevnet.learn.models.files import damaged_files
 from bids_gevnet.learn.train.outputs import HELD_OUT
 from bids_gevnet.learn.train.planning import PlannedModel, StudyPlan
 from bids_gevnet.learn.train.torchrun import Devices
-from bids_gevnet.settings import Settings, to_toml
+from bids_gevnet.settings import SelectionSettings, Settings, to_toml
 
 GROUP_STAGES: Mapping[str, str] = {
     "cohort": "cohort",
@@ -66,8 +66,6 @@ class StudyContext:
     output : OutputLayout
     work : WorkLayout
     settings : Settings
-    participants : tuple of str
-        Labels to train on; all if empty.
     cohort : Cohort
         As read when the workflow is built.
     plan : StudyPlan
@@ -78,7 +76,6 @@ class StudyContext:
     output: OutputLayout
     work: WorkLayout
     settings: Settings
-    participants: tuple[str, ...]
     cohort: Cohort
     plan: StudyPlan
     devices: Devices
@@ -94,6 +91,21 @@ class StudyContext:
             Settings(
                 learning=learning,
                 execution=dataclasses.replace(Settings().execution, random_seed=seed),
+            )
+        )
+
+    @property
+    def deciding_selection(self) -> str:
+        """Settings that decide who is in the cohort, as TOML: not how the dataset is indexed."""
+        unchanged = SelectionSettings()
+        return to_toml(
+            Settings(
+                selection=dataclasses.replace(
+                    self.settings.selection,
+                    bids_filter_file=unchanged.bids_filter_file,
+                    bids_database_dir=unchanged.bids_database_dir,
+                    skip_bids_validation=unchanged.skip_bids_validation,
+                )
             )
         )
 
@@ -183,7 +195,8 @@ def init_prepare_wf(study: StudyContext) -> pe.Workflow:
             site=learning.site or "",
             covariates=list(learning.covariates),
             folds=learning.folds,
-            participants=list(study.participants),
+            selection=study.deciding_selection,
+            left_out=[f"{entry.scan}: {entry.reason}" for entry in study.cohort.left_out],
         ),
         name="cohort",
         run_without_submitting=True,

@@ -10,9 +10,30 @@ from bids_gevnet.errors import InputError
 
 DEFAULT_TARGETS = ("diagnosis", "group")
 
+_MISSING = frozenset({"", "n/a", "N/A", "na", "NA", "nan", "NaN", "NAN", "None"})
+# Without "none": that is what a person writes for no treatment, and "None" what a program writes.
+
+
+def trim_cell(text: str) -> str:
+    """Remove blanks and quotes around a cell.
+
+    >>> trim_cell(' "sub-01" ')
+    'sub-01'
+    """
+    return text.strip().strip("\"'").strip()
+
+
+def is_missing(text: str) -> bool:
+    """Whether a cell says that there is no value, as BIDS, R or Python write it.
+
+    >>> [is_missing(text) for text in ("n/a", " NaN ", "None", "NAS")]
+    [True, True, True, False]
+    """
+    return trim_cell(text) in _MISSING
+
 
 def read_participants(dataset_dir: Path) -> pd.DataFrame:
-    """Read participants.tsv with every cell as text; "n/a" and empty cells become missing."""
+    """Read participants.tsv with every cell as text; cells without a value become missing."""
     path = dataset_dir / "participants.tsv"
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -37,8 +58,12 @@ def read_participants(dataset_dir: Path) -> pd.DataFrame:
                 found=f"{len(row)} in row {number}",
                 remedy="complete the row with n/a, and separate cells by one tab each",
             )
-    table = pd.DataFrame(rows, columns=header, dtype=object)
-    table = table.mask(table.isin(["n/a", ""]))
+    cells = [
+        [cell if name == "participant_id" or not is_missing(cell) else None
+         for name, cell in zip(header, row, strict=True)]
+        for row in rows
+    ]  # fmt: skip
+    table = pd.DataFrame(cells, columns=header, dtype=object)
     if "participant_id" not in table.columns:
         raise InputError(
             expected=f"a column participant_id in {path}",

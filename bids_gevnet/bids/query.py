@@ -17,6 +17,7 @@ from bids_gevnet.bids.indexing import images_by_participant, index_dataset, read
 from bids_gevnet.bids.reading import parse_json
 from bids_gevnet.bids.records import DiffusionRun, FieldmapRun, Participant
 from bids_gevnet.bids.scans import find_scans, run_gradients
+from bids_gevnet.bids.selection import read_selection, require_labels
 from bids_gevnet.bids.series_choice import check_label, check_name, choose_series
 from bids_gevnet.bids.sidecars import Sidecars, split_name
 from bids_gevnet.dwi.phase_encoding import PhaseEncoding, is_direction, phase_encoding
@@ -75,23 +76,26 @@ def find_participants(
     dataset_dir = dataset_dir.resolve()
     check_description(dataset_dir)
     filters = read_filter_file(selection.bids_filter_file)
-    wanted = tuple(label.removeprefix("sub-") for label in selection.participant_label)
     present = sorted(
         path.name.removeprefix("sub-") for path in dataset_dir.glob("sub-*") if path.is_dir()
     )
-    _require_labels(wanted, present, option="--participant-label", what="participant")
-    layout = index_dataset(dataset_dir, wanted, selection.bids_database_dir)
-    sessions = tuple(label.removeprefix("ses-") for label in selection.session_label)
+    chosen = read_selection(selection, present)
+    layout = index_dataset(
+        dataset_dir, sorted(chosen.participants or ()), selection.bids_database_dir
+    )
+    sessions = chosen.sessions
     if sessions:
-        _require_labels(sessions, layout.get_sessions(), option="--session-label", what="session")
+        require_labels(sessions, layout.get_sessions(), option="--session-label", what="session")
     series = images_by_participant(layout, filters["dwi"], dataset_dir, sessions=sessions)
     # Without a request by name, participants who were never scanned are none of ours.
-    labels = sorted(set(wanted)) if wanted else sorted(series)
+    candidates = sorted(series if chosen.participants is None else chosen.participants)
+    labels = [label for label in candidates if chosen.reason_against(label) is None]
     if not any(label in series for label in labels):
         raise InputError(
             expected="diffusion series (sub-*/[ses-*/]dwi/*_dwi.nii.gz)",
             found=f"none in {dataset_dir} that fit the selection",
-            remedy="check BIDS_DIR, --session-label and --bids-filter-file",
+            remedy="check BIDS_DIR, the options that choose participants and sessions, and "
+            "--bids-filter-file",
         )
     t1w, fieldmaps = (
         images_by_participant(layout, filters[kind], dataset_dir, sessions=())
@@ -140,21 +144,6 @@ def check_description(dataset_dir: Path) -> None:
             expected=f"Name and BIDSVersion in {path}",
             found=f"no {' and no '.join(missing)}",
             remedy="add them, for instance {'Name': 'My study', 'BIDSVersion': '1.10.0'}",
-        )
-
-
-def _require_labels(
-    wanted: Sequence[str], present: Sequence[str], *, option: str, what: str
-) -> None:
-    unknown = [label for label in wanted if label not in present]
-    if unknown:
-        shown = ", ".join(present[:10]) + (", ..." if len(present) > 10 else "")
-        raise InputError(
-            expected=f"labels of {what}s in the dataset for {option}",
-            found=f"{', '.join(unknown)}, which the dataset does not have",
-            remedy=f"choose among its {len(present)}: {shown}"
-            if present
-            else f"leave {option} out: the dataset has no {what}s",
         )
 
 

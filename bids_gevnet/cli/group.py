@@ -1,6 +1,7 @@
 """Run the group level and report its result."""
 
 import json
+import logging
 import shutil
 import sys
 import textwrap
@@ -15,15 +16,22 @@ from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError, printable
+from bids_gevnet.learn.cohort.left_out import LeftOut, name_left_out
 from bids_gevnet.settings import to_toml
 
 if TYPE_CHECKING:
+    from bids_gevnet.learn.cohort.members import Cohort
+    from bids_gevnet.learn.train.planning import StudyPlan
+    from bids_gevnet.learn.train.torchrun import Devices
     from bids_gevnet.workflows.group import StudyContext
+
+log = logging.getLogger("bids_gevnet")
 
 _WIDTH = 79
 _NAME = 25  # columns for a model's name
 _RERUN = "run the same command again; what is finished is kept"
 _REMEDIES = {
+    "folds and sites": "nothing has been trained yet",
     "training": "--resume continues from the last checkpoint",
     "report": "--reports-only builds it again",
 }
@@ -32,25 +40,47 @@ _REMEDIES = {
 def run_group_level(request: Request) -> int:
     """Train, test and write models; return the exit code."""
     study = plan_group_level(request)
+    for line in name_left_out(study.cohort.left_out):
+        log.warning("left out: %s", printable(line))
     with locked(request.output.locks, ["group"]):
         return _run(request, study)
 
 
 def plan_group_level(request: Request) -> "StudyContext":
     """Read the cohort and plan its models; what cannot be done is said before anything runs."""
+    require_participant_level(request)
+    prepare_environment(request.work, request.settings.execution)
+    from bids_gevnet.workflows.group import StudyContext
+
+    cohort, plan, devices = read_study(request)
+    return StudyContext(
+        bids_dir=request.bids_dir,
+        output=request.output,
+        work=request.work,
+        settings=request.settings,
+        cohort=cohort,
+        plan=plan,
+        devices=devices,
+    )
+
+
+def require_participant_level(request: Request) -> None:
+    """Refuse an OUTPUT_DIR that is not there."""
     if not request.output_dir.is_dir():
         raise InputError(
             expected="the OUTPUT_DIR of the participant level",
             found=f"no folder {request.output_dir}",
             remedy=f"run bids_gevnet {request.bids_dir} {request.output_dir} participant first",
         )
-    execution, learning = request.settings.execution, request.settings.learning
-    prepare_environment(request.work, execution)
+
+
+def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
+    """Read who is studied, plan what is trained, and choose what trains it; write nothing."""
     from bids_gevnet.learn.cohort.members import read_cohort
     from bids_gevnet.learn.train.planning import plan_study
     from bids_gevnet.learn.train.torchrun import Devices
-    from bids_gevnet.workflows.group import StudyContext
 
+    execution, learning = request.settings.execution, request.settings.learning
     cohort = read_cohort(
         request.output_dir,
         request.bids_dir,
@@ -58,18 +88,10 @@ def plan_group_level(request: Request) -> "StudyContext":
         site=learning.site,
         covariates=learning.covariates,
         folds=learning.folds,
-        participants=request.participants,
+        selection=request.settings.selection,
     )
-    return StudyContext(
-        bids_dir=request.bids_dir,
-        output=request.output,
-        work=request.work,
-        settings=request.settings,
-        participants=request.participants,
-        cohort=cohort,
-        plan=plan_study(cohort, learning, seed=execution.random_seed),
-        devices=Devices.choose(learning, execution),
-    )
+    plan = plan_study(cohort, learning, seed=execution.random_seed)
+    return cohort, plan, Devices.choose(learning, execution)
 
 
 def _run(request: Request, study: "StudyContext") -> int:
@@ -148,12 +170,23 @@ def summary(output_dir: Path) -> str:
     left_out = [entry for entry in metrics["leave_site_out"] if entry["run"]]
     if not left_out:
         lines += _wrapped("No site was left out: ", _why_no_site(metrics))
+    lines += _left_out_lines(metrics)
     for text in metrics["warnings"]:
         lines += _wrapped("warning: ", printable(text))
     lines.append(f"Held-out predictions: {output_dir / 'group_predictions.tsv'}")
     lines.append(f"All figures: {output_dir / 'group_metrics.json'}")
     lines.append("Research use only; not for diagnosis.")
     return "\n".join(lines)
+
+
+def _left_out_lines(metrics: dict[str, Any]) -> list[str]:
+    entries = [LeftOut(**entry) for entry in metrics.get("left_out", ())]
+    if not entries:
+        return []
+    lines = [f"Left out: {len(entries)}"]
+    for text in name_left_out(entries):
+        lines += [f"  {line}" for line in textwrap.wrap(printable(text), _WIDTH - 2)]
+    return lines
 
 
 def _task_lines(task: dict[str, Any]) -> list[str]:

@@ -64,12 +64,6 @@ class Request:
         """Where intermediate files are: `--work-dir`, or a folder of the output."""
         return WorkLayout(self.settings.execution.work_dir or self.output_dir / "work")
 
-    @property
-    def participants(self) -> tuple[str, ...]:
-        """Labels of `--participant-label` without "sub-"; empty for all."""
-        chosen = self.settings.selection.participant_label
-        return tuple(label.removeprefix("sub-") for label in chosen)
-
 
 def parse_request(argv: Sequence[str] | None = None) -> Request:
     """Parse a command line; argparse itself exits with 2 where it cannot."""
@@ -192,6 +186,21 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="LABEL",
         help='participants to process, with or without "sub-" (default: all)',
+    )
+    group.add_argument(
+        "--exclude-participant-label",
+        "--exclude_participant_label",
+        nargs="+",
+        metavar="LABEL",
+        help="participants to leave out, at either level",
+    )
+    group.add_argument(
+        "--participants-file",
+        "--participants_file",
+        type=Path,
+        metavar="FILE",
+        help="labels of participants to process, one a line; or a table (TSV) with participant_id "
+        "and a column include or exclude, filled with yes or no",
     )
     group.add_argument(
         "--session-label",

@@ -1,11 +1,17 @@
 """What a run would do, as text for a person."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.records import DiffusionRun, Participant
 from bids_gevnet.errors import printable
+from bids_gevnet.learn.cohort.left_out import name_left_out
 from bids_gevnet.settings import Settings, to_toml
+
+if TYPE_CHECKING:
+    from bids_gevnet.learn.cohort.members import Cohort
+    from bids_gevnet.learn.train.planning import StudyPlan
 
 
 def describe_participants(participants: Sequence[Participant], settings: Settings) -> str:
@@ -23,11 +29,78 @@ def describe_participants(participants: Sequence[Participant], settings: Setting
     return "\n".join(lines)
 
 
-def describe_labels(labels: Iterable[str | None], column: str) -> str:
-    """Describe the classes that a group level run would tell apart."""
-    counts = Counter("(missing)" if label is None else label for label in labels)
-    rows = [f"  {label}: {count}" for label, count in sorted(counts.items())]
-    return "\n".join([f"labels in column {column}:", *rows])
+def describe_study(cohort: "Cohort", plan: "StudyPlan", settings: Settings) -> str:
+    """Describe whom a group level run would study, and what it would train."""
+    lines = [
+        *_describe_cohort(cohort),
+        *_describe_tasks(cohort, plan),
+        *_describe_effort(cohort, plan, settings),
+        "with these settings:",
+        *_indented(to_toml(settings)),
+    ]
+    return "\n".join(lines)
+
+
+def _describe_cohort(cohort: "Cohort") -> list[str]:
+    people = {row.participant: row for row in cohort.rows}
+    sites = Counter(row.site for row in people.values())
+    lines = [f"{len(people)} participants with {len(cohort.rows)} scans would be studied:"]
+    lines += [f"  {label}: {len(cohort.people(label))}" for label in cohort.labels]
+    lines += ["sites:", *(f"  {site}: {count}" for site, count in sorted(sites.items()))]
+    lines.append(f"left out: {len(cohort.left_out)}")
+    lines += [f"  {line}" for line in name_left_out(cohort.left_out)]
+    lines += [f"warning: {text}" for text in cohort.warnings]
+    return [printable(line) for line in lines]
+
+
+def _describe_tasks(cohort: "Cohort", plan: "StudyPlan") -> list[str]:
+    lines = ["tasks:"]
+    for task in plan.tasks:
+        folds = plan.folds[task.slug]
+        people = {
+            number: {cohort.rows[i].participant for i in (folds == number).nonzero()[0]}
+            for number in range(int(folds.max()) + 1)
+        }
+        sizes = ", ".join(str(len(members)) for members in people.values())
+        lines.append(f"  {task.title}: {len(people)} folds, of {sizes} participants")
+        lines += [
+            f"    site {split.site}: "
+            + ("left out in turn" if split.reason is None else f"not left out: {split.reason}")
+            for split in plan.sites[task.slug]
+        ]
+    lines += [f"warning: {text}" for text in plan.warnings]
+    return [printable(line) for line in lines]
+
+
+def _describe_effort(cohort: "Cohort", plan: "StudyPlan", settings: Settings) -> list[str]:
+    from bids_gevnet.learn.train.effort import plan_effort
+
+    effort = plan_effort(cohort, plan, settings.learning)
+    least, most = min(effort.steps), max(effort.steps)
+    steps = str(least) if least == most else f"{least} to {most}"
+    kinds = Counter(
+        "folds" if model.split.fold is not None and model.split.site is None
+        else "left-out sites" if model.split.site is not None
+        else "final models"
+        for model in plan.models
+    )  # fmt: skip
+    return [
+        f"models to train: {len(plan.models)} of {', '.join(plan.networks)}",
+        *(f"  {kind}: {count}" for kind, count in kinds.items()),
+        "effort:",
+        f"  steps per model: {steps}",
+        f"  scans through a network, over all models: {effort.scan_passes}",
+        f"  disk in the work directory, about: {_size(effort.store_bytes)} for scans",
+        f"  disk in OUTPUT_DIR, at most: {_size(effort.model_bytes)} for models",
+    ]
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
 
 
 def _describe_run(run: DiffusionRun) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.derivatives import FACTS
 from bids_gevnet.bids.records import Participant
+from bids_gevnet.bids.selection import read_selection
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError
@@ -62,7 +63,9 @@ def finished_labels(request: Request) -> list[str]:
             found=f"none of {', '.join(missing) or 'anyone'} in {request.output_dir}",
             remedy="run the participant level first, without --reports-only",
         )
-    return sorted(wanted or found)
+    scanned = {path.name.removeprefix("sub-") for path in request.bids_dir.glob("sub-*")}
+    chosen = read_selection(request.settings.selection, found | scanned)
+    return sorted(label for label in found if chosen.reason_against(label) is None)
 
 
 def write_methods(output_dir: Path, facts: "Sequence[ScanFacts] | None" = None) -> Path:

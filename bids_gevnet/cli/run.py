@@ -93,8 +93,15 @@ def _run_participant(request: Request) -> int:
     check_description(request.bids_dir)
     _validate(request)
     settings = request.settings
+    if settings.learning.model is not None:
+        from bids_gevnet.learn.models.files import load_model
+
+        load_model(settings.learning.model)  # what is wrong with it is said now
     participants = find_participants(
-        request.bids_dir, settings.selection, b0_threshold=settings.preprocessing.b0_threshold
+        request.bids_dir,
+        settings.selection,
+        b0_threshold=settings.preprocessing.b0_threshold,
+        shell=settings.preprocessing.shell,
     )
     if request.action == "dry-run":
         from bids_gevnet.workflows.tools import choose_tools
@@ -114,7 +121,6 @@ def _run_participant(request: Request) -> int:
 def _run_group(request: Request) -> int:
     from bids_gevnet.bids.participants import read_participants, target_column
     from bids_gevnet.bids.query import check_description
-    from bids_gevnet.cli.plan import describe_labels
 
     if request.action == "reports-only":
         from bids_gevnet.cli.reports import rebuild_reports
@@ -123,19 +129,19 @@ def _run_group(request: Request) -> int:
     check_description(request.bids_dir)
     table = read_participants(request.bids_dir)
     column = target_column(list(table.columns), request.settings.learning.target)
-    if request.action == "dry-run":
-        labels = (
-            None if missing else str(label)
-            for label, missing in zip(table[column], table[column].isna(), strict=True)
-        )
-        print(describe_labels(labels, column))
-        return 0
     if request.action == "boilerplate-only":
         from bids_gevnet.cli.reports import write_group_boilerplate
 
         return write_group_boilerplate(request, table, column)
-    from bids_gevnet.cli.group import run_group_level
+    from bids_gevnet.cli.group import read_study, require_participant_level, run_group_level
 
+    if request.action == "dry-run":
+        from bids_gevnet.cli.plan import describe_study
+
+        require_participant_level(request)
+        cohort, plan, _ = read_study(request)
+        print(describe_study(cohort, plan, request.settings))
+        return 0
     return run_group_level(request)
 
 

@@ -37,7 +37,8 @@ class ReadCohortInputSpec(BaseInterfaceInputSpec):
     site = traits.Str(desc="column with the site")
     covariates = traits.List(traits.Str(), desc="columns that harmonisation keeps")
     folds = traits.Int(mandatory=True, desc="people that every class needs")
-    participants = traits.List(traits.Str(), desc="only these, if any are given")
+    selection = traits.Str(desc="who is taken and who is left out, as TOML")
+    left_out = traits.List(traits.Str(), desc="who is left out, so that a change is noticed")
 
 
 class ReadCohortOutputSpec(TraitedSpec):
@@ -66,7 +67,7 @@ class ReadCohort(SimpleInterface):
             site=self.inputs.site or None,
             covariates=tuple(self.inputs.covariates),
             folds=self.inputs.folds,
-            participants=tuple(self.inputs.participants),
+            selection=_read_settings(self.inputs.selection).selection,
         )
         path = Path(runtime.cwd) / "cohort.json"
         write_json(path, cohort_to_json(cohort))
@@ -139,10 +140,13 @@ class SplitCohort(SimpleInterface):
     output_spec = SplitCohortOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
+        from bids_gevnet.learn.cohort.copies import refuse_copies
         from bids_gevnet.learn.train.jobs import TrainOptions, write_jobs
         from bids_gevnet.learn.train.planning import make_jobs, plan_study
 
         cohort = _read_cohort(self.inputs.cohort)
+        folders = [Path(folder) for folder in self.inputs.folders]
+        refuse_copies(cohort.rows, folders)
         settings = _read_settings(self.inputs.settings)
         plan = plan_study(cohort, settings.learning, seed=settings.execution.random_seed)
         if [str(model.folder) for model in plan.models] != list(self.inputs.models):
@@ -155,7 +159,7 @@ class SplitCohort(SimpleInterface):
         jobs = make_jobs(
             cohort,
             plan,
-            [Path(folder) for folder in self.inputs.folders],
+            folders,
             TrainOptions.from_settings(settings.learning, settings.execution),
             output=OutputLayout(Path(self.inputs.output_dir)),
             work=work,

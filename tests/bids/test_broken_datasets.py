@@ -231,11 +231,10 @@ def test_participants_table_without_labels(dataset, capsys, table, options, mess
     assert message in printed
 
 
-def test_labels_are_counted(dataset, capsys):
+def test_group_level_before_the_participant_level(dataset, capsys):
     code, printed = plan(dataset, capsys, level="group")
-    assert code == 0
-    assert "AD: 1" in printed
-    assert "PD: 1" in printed
+    assert code == 2
+    assert "participant first" in printed
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ class Study:
         self.groups = sorted({person.group for person in people})
         self.sites = sorted({person.site for person in people})
         self.rng = np.random.default_rng(seed)
-        write_json(self.bids_dir / "dataset_description.json", {"Name": "Study of the tests"})
+        description = {"Name": "Study of the tests", "BIDSVersion": "1.10.0"}
+        write_json(self.bids_dir / "dataset_description.json", description)
         self.write_participants()
         for person in people:
             self.add_derivatives(person)

@@ -7,34 +7,40 @@ of absurd size are refused before they are read.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet.bids.derivatives import sidecar
 from bids_gevnet.bids.participants import target_column
+from bids_gevnet.bids.selection import read_selection, require_labels
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import InputError
+from bids_gevnet.learn.cohort.class_checks import check_classes
+from bids_gevnet.learn.cohort.grids import Grid, common_grid, read_grid
+from bids_gevnet.learn.cohort.left_out import (
+    LeftOut,
+    choose_images,
+    find_scanned,
+    name_left_out,
+    no_label,
+)
 from bids_gevnet.learn.cohort.scan_rows import (
     SAMPLES_ENDING,
     ScanFacts,
     ScanRow,
     dataset_name,
+    id_warnings,
     read_people,
     scan_name,
 )
 from bids_gevnet.learn.cohort.tables import name_people, tsv_cell
+from bids_gevnet.settings import SelectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pandas as pd
-
-_MAX_CLASSES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,8 @@ class Cohort:
     nside : int
     dataset : str
         Name of the dataset, to recognise its participants later.
+    left_out : tuple of LeftOut
+        Who could have been in the cohort and is not, sorted by scan.
     warnings : tuple of str
     """
 
@@ -61,6 +69,7 @@ class Cohort:
     affine: np.ndarray[Any, np.dtype[np.float64]]
     nside: int
     dataset: str = ""
+    left_out: tuple[LeftOut, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -86,9 +95,9 @@ def read_cohort(
     site: str | None = None,
     covariates: Sequence[str] = ("age", "sex"),
     folds: int = 5,
-    participants: Sequence[str] = (),
+    selection: SelectionSettings | None = None,
 ) -> Cohort:
-    """Join derivatives and tables.
+    """Join derivatives and tables; who is not there is left out, and said.
 
     Parameters
     ----------
@@ -103,8 +112,8 @@ def read_cohort(
         Columns that harmonisation accounts for.
     folds : int
         Every class needs this many participants.
-    participants : sequence of str
-        Only these, if any are given.
+    selection : SelectionSettings, optional
+        Participants and sessions to take or to leave out.
     """
     table = read_people(bids_dir)
     column = target_column(list(table.columns), target)
@@ -114,31 +123,35 @@ def read_cohort(
             found=f"the columns {', '.join(map(str, table.columns))}",
             remedy="correct --site, or leave it out to use the scanner of the sidecars",
         )
-    people = _people(table, participants)
-    images = _find_images(output_dir, people)
-    _require_derivatives(bids_dir, people, images)
+    images, left_out = _choose_images(output_dir, bids_dir, set(table.index), selection)
     facts = ScanFacts(table, bids_dir, site, tuple(covariates))
-    rows = [facts.row(image, column) for image in images]
-    labelled = [row for row in rows if row is not None]
-    if len(labelled) < len(rows):
-        known = {row.scan for row in labelled}
-        unknown = [scan_name(image) for image in images if scan_name(image) not in known]
-        raise InputError(
-            expected=f"a value in column {column} for every participant with derivatives",
-            found=f"none for {name_people(unknown)}",
-            remedy="complete participants.tsv, or choose participants with --participant-label",
-        )
-    shape, affine, nside = _common_grid(labelled)
+    rows: list[ScanRow] = []
+    grids: dict[str, Grid] = {}
+    for image in images:
+        row, reason = facts.row(image, column), no_label(column)
+        if row is not None:
+            try:
+                grids[row.scan] = read_grid(row)
+            except InputError as error:
+                row, reason = None, f"derivatives that cannot be used ({error.found})"
+        if row is not None:
+            rows.append(row)
+        else:
+            person = split_name(image)[0]["sub"]
+            left_out.append(LeftOut(participant=person, scan=scan_name(image), reason=reason))
+    _require_scans(output_dir, rows, left_out)
+    shape, affine, nside = common_grid(grids)
     cohort = Cohort(
-        rows=tuple(sorted(labelled, key=lambda row: row.scan)),
+        rows=tuple(sorted(rows, key=lambda row: row.scan)),
         target=column,
         shape=shape,
         affine=affine,
         nside=nside,
         dataset=dataset_name(bids_dir),
-        warnings=tuple(facts.warnings),
+        left_out=tuple(sorted(left_out, key=lambda entry: entry.scan)),
+        warnings=(*id_warnings(table), *facts.warnings),
     )
-    _check_classes(cohort, folds)
+    check_classes(cohort, folds)
     return cohort
 
 
@@ -161,6 +174,7 @@ def cohort_from_json(content: Mapping[str, Any]) -> Cohort:
         "rows": rows,
         "shape": (x, y, z),
         "affine": np.array(content["affine"]),
+        "left_out": tuple(LeftOut(**entry) for entry in content["left_out"]),
         "warnings": tuple(content["warnings"]),
     }
     return Cohort(**(dict(content) | changed))
@@ -186,142 +200,45 @@ def write_cohort(path: Path, cohort: Cohort, folds: Mapping[str, Mapping[str, in
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))
 
 
-def _people(table: pd.DataFrame, wanted: Sequence[str]) -> set[str]:
-    """Participants of the table, those asked for if any are."""
-    listed = {str(name) for name in table.index}
-    if not wanted:
-        return listed
-    chosen = {name.removeprefix("sub-") for name in wanted}
-    if chosen - listed:
-        raise InputError(
-            expected="participants of participants.tsv",
-            found=name_people(chosen - listed),
-            remedy="correct --participant-label or complete participants.tsv",
-        )
-    return chosen
-
-
-def _find_images(output_dir: Path, people: set[str]) -> list[Path]:
-    found = [
+def _choose_images(
+    output_dir: Path, bids_dir: Path, listed: set[str], settings: SelectionSettings | None
+) -> tuple[list[Path], list[LeftOut]]:
+    """Images of those who take part, all in one space, and everybody else."""
+    images = [
         *output_dir.glob(f"sub-*/dwi/*{SAMPLES_ENDING}"),
         *output_dir.glob(f"sub-*/ses-*/dwi/*{SAMPLES_ENDING}"),
     ]
+    entities = [split_name(path)[0] for path in images]
+    images = [path for path, named in zip(images, entities, strict=True) if "sub" in named]
+    scanned = find_scanned(bids_dir)
+    present = listed | set(scanned) | {named["sub"] for named in entities if "sub" in named}
+    selection = read_selection(settings or SelectionSettings(), present)
+    sessions = {named["ses"] for named in entities if "ses" in named}
+    sessions |= {label for labels in scanned.values() for label in labels if label is not None}
+    require_labels(selection.sessions, sessions, option="--session-label", what="session")
     # Compared, not searched for: a label from the table never becomes part of a pattern.
-    images = sorted(path for path in found if split_name(path)[0].get("sub") in people)
-    if not images:
-        raise InputError(
-            expected=f"spherical samples (sub-*/dwi/*{SAMPLES_ENDING}) in {output_dir}",
-            found="none for the participants of participants.tsv",
-            remedy="run the participant level first, with the same OUTPUT_DIR",
-        )
+    chosen, left_out = choose_images(images, scanned=scanned, listed=listed, selection=selection)
     spaces: dict[str, list[str]] = {}
-    for path in images:
+    for path in chosen:
         space = path.name.split("_space-", 1)[-1].removesuffix(SAMPLES_ENDING)
         spaces.setdefault(space, []).append(scan_name(path))
     if len(spaces) > 1:
-        listed = "; ".join(f"{space}: {name_people(scans)}" for space, scans in spaces.items())
+        named = "; ".join(f"{space}: {name_people(scans)}" for space, scans in spaces.items())
         raise InputError(
             expected="all scans in one space and resolution",
-            found=listed,
+            found=named,
             remedy="run the participant level for all with the same template and resolution, in "
             "an OUTPUT_DIR of its own",
         )
-    return images
+    return chosen, left_out
 
 
-def _require_derivatives(bids_dir: Path, people: set[str], images: list[Path]) -> None:
-    """Name everybody who was scanned but has no derivatives."""
-    done = {split_name(path)[0].get("sub") for path in images}
-    missing = []
-    for folder in bids_dir.glob("sub-*"):
-        label = folder.name.removeprefix("sub-")
-        if label in people and label not in done and _has_diffusion(folder):
-            missing.append(folder.name)
-    if missing:
-        raise InputError(
-            expected="derivatives of every participant with diffusion scans",
-            found=f"none for {name_people(missing)}",
-            remedy="run the participant level for them, or choose the others with "
-            "--participant-label",
-        )
-
-
-def _has_diffusion(folder: Path) -> bool:
-    patterns = ("dwi/*_dwi.nii*", "ses-*/dwi/*_dwi.nii*")
-    return any(next(folder.glob(pattern), None) is not None for pattern in patterns)
-
-
-def _common_grid(
-    rows: Sequence[ScanRow],
-) -> tuple[tuple[int, int, int], np.ndarray[Any, np.dtype[np.float64]], int]:
-    """Shape, affine and nside that all scans share; others are named."""
-    import nibabel as nib
-
-    grids: dict[tuple[Any, ...], list[str]] = {}
-    for row in rows:
-        try:
-            image, mask = nib.load(row.image), nib.load(row.mask)
-            nside = int(json.loads(sidecar(row.image).read_text(encoding="utf-8"))["Nside"])
-        except (OSError, ValueError, KeyError, TypeError, nib.filebasedimages.ImageFileError) as e:
-            raise InputError(
-                expected=f"readable samples, mask and sidecar of {row.scan}",
-                found=str(e),
-                remedy="run the participant level for this participant again",
-            ) from None
-        key = (tuple(image.shape), tuple(np.round(image.affine, 3).ravel().tolist()), nside)
-        if tuple(mask.shape) != key[0][:3] or len(key[0]) != 4 or key[0][3] != 6 * nside**2:
-            raise InputError(
-                expected=f"{6 * nside**2} samples per voxel and a mask on the same grid",
-                found=f"samples {tuple(image.shape)} and mask {tuple(mask.shape)} for {row.scan}",
-                remedy="run the participant level for this participant again",
-            )
-        grids.setdefault(key, []).append(row.scan)
-    (shape, affine, nside), *others = sorted(grids, key=lambda key: -len(grids[key]))
-    if others:
-        odd = [scan for key in others for scan in grids[key]]
-        raise InputError(
-            expected=f"all scans on one grid of {'x'.join(map(str, shape[:3]))} voxels",
-            found=f"another grid for {name_people(odd)}",
-            remedy="run the participant level for them again with the resolution of the others",
-        )
-    return shape[:3], np.array(affine).reshape(4, 4), nside
-
-
-def _check_classes(cohort: Cohort, folds: int) -> None:
-    labels = cohort.labels
-    if len(labels) < 2:
-        everyone = name_people(f"sub-{row.participant}" for row in cohort.rows)
-        raise InputError(
-            expected=f"at least two different values in column {cohort.target}",
-            found=f"only {labels[0]!r} ({everyone})",
-            remedy="choose another column with --target, or add participants",
-        )
-    if len(labels) > _MAX_CLASSES:
-        raise InputError(
-            expected=f"classes, at most {_MAX_CLASSES}, in column {cohort.target}",
-            found=f"{len(labels)} different values",
-            remedy="choose a column with categories with --target",
-        )
-    small = {label: people for label in labels if len(people := cohort.people(label)) < folds}
-    if small:
-        listed = "; ".join(
-            f"{len(people)} of {label!r} ({name_people(f'sub-{p}' for p in people)})"
-            for label, people in small.items()
-        )
-        raise InputError(
-            expected=f"at least {folds} participants of every class for {folds} folds",
-            found=listed,
-            remedy=f"lower --folds to {max(2, min(map(len, small.values())))}, or choose "
-            "participants with --participant-label",
-        )
-    changing = [
-        f"sub-{person}"
-        for person in {row.participant for row in cohort.rows}
-        if len({row.label for row in cohort.rows if row.participant == person}) > 1
-    ]
-    if changing:
-        raise InputError(
-            expected=f"one {cohort.target} per participant",
-            found=f"several over the sessions of {name_people(changing)}",
-            remedy="choose sessions in which it does not change",
-        )
+def _require_scans(output_dir: Path, rows: Sequence[ScanRow], left_out: list[LeftOut]) -> None:
+    if rows:
+        return
+    reasons = "; ".join(name_left_out(left_out))
+    raise InputError(
+        expected=f"spherical samples (sub-*/dwi/*{SAMPLES_ENDING}) in {output_dir}",
+        found=f"none that can be used{f' ({reasons})' if reasons else ''}",
+        remedy="run the participant level first, with the same OUTPUT_DIR",
+    )

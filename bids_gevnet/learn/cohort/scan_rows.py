@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bids_gevnet.bids.derivatives import BRAIN_MASK, CONFOUNDS, SAMPLES
-from bids_gevnet.bids.participants import read_participants
+from bids_gevnet.bids.participants import read_participants, trim_cell
 from bids_gevnet.bids.sidecars import read_metadata, split_name
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.learn.cohort.tables import check_table_size, name_people, read_sessions
@@ -70,14 +70,18 @@ class ScanFacts:
         self.table, self.bids_dir = table, bids_dir
         self.site = site or ("site" if "site" in table.columns else None)
         self.covariates = covariates
-        self.warnings: list[str] = []
-        absent = [name for name in covariates if name not in table.columns]
-        if absent:
-            self.warnings.append(
-                f"participants.tsv has no column {', '.join(absent)}: harmonisation does not "
-                "account for it."
-            )
         self._sessions: dict[str, dict[str, dict[str, str]]] = {}
+        self._trimmed: dict[str, set[str]] = {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What there is to say about the tables, as far as they were asked for."""
+        absent = [name for name in self.covariates if name not in self.table.columns]
+        trimmed = [_trimmed_warning(column, who) for column, who in sorted(self._trimmed.items())]
+        if not absent:
+            return tuple(trimmed)
+        text = f"participants.tsv has no column {', '.join(absent)}"
+        return (f"{text}: harmonisation does not account for it.", *trimmed)
 
     def row(self, image: Path, target: str) -> ScanRow | None:
         """Everything about one scan; None if it has no label."""
@@ -109,16 +113,18 @@ class ScanFacts:
         )
 
     def _value(self, subject: str, session: str | None, column: str) -> str | None:
-        """Cell of sessions.tsv, else of participants.tsv, without blanks around it."""
+        """Cell of sessions.tsv, else of participants.tsv, without blanks and quotes around it."""
         if session is not None and subject not in self._sessions:
             self._sessions[subject] = read_sessions(self.bids_dir, subject)
-        own = self._sessions.get(subject, {}).get(session or "", {}).get(column)
-        if own is not None:
-            return own
-        if column not in self.table.columns or subject not in self.table.index:
+        cell: object = self._sessions.get(subject, {}).get(session or "", {}).get(column)
+        if cell is None and column in self.table.columns and subject in self.table.index:
+            cell = self.table.at[subject, column]
+        if not isinstance(cell, str):
             return None
-        cell: object = self.table.at[subject, column]
-        return cell.strip() or None if isinstance(cell, str) else None
+        value = trim_cell(cell)
+        if value != cell:
+            self._trimmed.setdefault(column, set()).add(f"sub-{subject}")
+        return value
 
     def site_of(self, entities: Mapping[str, str]) -> str:
         """Site of a scan: from the tables, else the scanner of the sidecars."""
@@ -162,7 +168,8 @@ def read_people(bids_dir: Path) -> pd.DataFrame:
     """Read participants.tsv, indexed by label; refuse absurd sizes and repeated people."""
     check_table_size(bids_dir / "participants.tsv")
     table = read_participants(bids_dir)
-    names = table["participant_id"].astype(str).str.removeprefix("sub-")
+    table = table[[trim_cell(name) not in {"", "n/a"} for name in table["participant_id"]]]
+    names = table["participant_id"].map(trim_cell).str.removeprefix("sub-")
     twice = sorted(names[names.duplicated()])
     if twice:
         raise InputError(
@@ -171,6 +178,17 @@ def read_people(bids_dir: Path) -> pd.DataFrame:
             remedy="put what differs between sessions into sub-X/sub-X_sessions.tsv",
         )
     return table.set_index(names)
+
+
+def id_warnings(table: pd.DataFrame) -> tuple[str, ...]:
+    """Say whose participant_id had blanks or quotes around it, in a table of `read_people`."""
+    trimmed = {f"sub-{label}" for label, cell in table["participant_id"].items()
+               if trim_cell(cell) != cell}  # fmt: skip
+    return (_trimmed_warning("participant_id", trimmed),) if trimmed else ()
+
+
+def _trimmed_warning(column: str, people: set[str]) -> str:
+    return f"Blanks or quotes around {column} were removed for {name_people(people)}."
 
 
 def scanner_name(bids_dir: Path, entities: Mapping[str, str]) -> str:

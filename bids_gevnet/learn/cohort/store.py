@@ -157,6 +157,19 @@ def write_scan(
     write_json(folder / "facts.json", facts)
 
 
+def stored_bytes(brain: NDArray[np.bool_], *, nside: int) -> int:
+    """Bytes that the arrays of a scan take in the store.
+
+    Parameters
+    ----------
+    brain : (X, Y, Z) bool array
+    nside : int
+    """
+    samples = 2 * int(brain.sum()) * 6 * nside**2
+    maps = 2 * brain.size * len(fit_limits(nside)[1])
+    return samples + maps + brain.size
+
+
 def to_half(samples: NDArray[np.floating[Any]]) -> NDArray[np.float16]:
     """Turn samples into what the store keeps."""
     half: NDArray[np.float16] = np.clip(np.nan_to_num(samples), *_RANGE).astype(np.float16)

@@ -6,6 +6,7 @@ import csv
 import math
 from typing import TYPE_CHECKING
 
+from bids_gevnet.bids.participants import is_missing, trim_cell
 from bids_gevnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def check_table_size(path: Path) -> None:
 
 
 def read_sessions(bids_dir: Path, subject: str) -> dict[str, dict[str, str]]:
-    """Rows of sub-X_sessions.tsv by session label; empty if there is none."""
+    """Rows of sub-X_sessions.tsv by session label, cells with a value only; empty if none."""
     path = bids_dir / f"sub-{subject}" / f"sub-{subject}_sessions.tsv"
     if not path.is_file():
         return {}
@@ -77,10 +78,10 @@ def read_sessions(bids_dir: Path, subject: str) -> dict[str, dict[str, str]]:
             remedy="save the table as tab-separated text in UTF-8",
         ) from None
     return {
-        str(row.get("session_id") or "").removeprefix("ses-"): {
-            key: value.strip()
+        trim_cell(str(row.get("session_id") or "")).removeprefix("ses-"): {
+            key: value
             for key, value in row.items()
-            if isinstance(key, str) and isinstance(value, str) and value.strip() not in {"", "n/a"}
+            if isinstance(key, str) and isinstance(value, str) and not is_missing(value)
         }
         for row in rows
     }

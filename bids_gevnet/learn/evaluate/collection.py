@@ -49,8 +49,8 @@ class Collected:
     models : tuple of Path
         Folders of the final models.
     about : dict
-        What the metrics say of the training beside their figures: target, models, left-out
-        sites, warnings.
+        What the metrics say of the training beside their figures: target, who is left out and
+        why, models, left-out sites, warnings.
     """
 
     results: tuple[TaskResult, ...]
@@ -111,6 +111,7 @@ def collect_predictions(
     write_predictions(output.predictions_table, results)
     about = {
         "target": study.cohort.target,
+        "left_out": [dataclasses.asdict(entry) for entry in study.cohort.left_out],
         "training": training,
         "leave_site_out": [
             {"task": task, "site": split.site, "run": not split.reason, "reason": split.reason}

@@ -3,7 +3,7 @@
 Read in this order:
 
 - `jobs`: everything that decides one model, as plain data;
-- `planning`: which jobs a study needs;
+- `planning`: which jobs a study needs; `effort`: how many steps and bytes they are;
 - `trainer`: one job, from harmonisation to held-out scores, on top of `loop`, which takes steps
   over any number of processes (`distributed`) and resumes from `checkpoints`;
 - `batches`, `mixup`: what a step sees;

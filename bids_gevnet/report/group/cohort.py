@@ -13,6 +13,7 @@ is above 3.5 in size (Iglewicz and Hoaglin 1993); a site needs six scans for tha
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,16 @@ def _mean_and_spread(values: Sequence[float | None], digits: int) -> str:
         return ""
     spread = f" ± {stdev(known):.{digits}f}" if len(known) > 1 else ""
     return f"{fmean(known):.{digits}f}{spread}"
+
+
+def describe_left_out(metrics: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """List the reasons for which people or scans are not in the cohort, each with their names."""
+    entries = metrics.get("left_out")
+    by_reason: dict[str, list[str]] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, Mapping):
+            by_reason.setdefault(str(entry.get("reason")), []).append(str(entry.get("scan")))
+    return sorted(by_reason.items())
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,12 @@ from bids_gevnet.report.group.charts import (
     draw_pr,
     draw_roc,
 )
-from bids_gevnet.report.group.cohort import count_sites, describe_classes, measure_scans
+from bids_gevnet.report.group.cohort import (
+    count_sites,
+    describe_classes,
+    describe_left_out,
+    measure_scans,
+)
 from bids_gevnet.report.group.harmonisation import (
     GainMap,
     RishReader,
@@ -85,6 +90,7 @@ def build_group_report(output_dir: Path) -> Path:
             "alerts": alerts,
             "counts": {level: sum(f.level == level for f in alerts) for level in LEVELS},
             "classes": describe_classes(study.scans),
+            "left_out": describe_left_out(study.metrics),
             "sites": sites,
             "looks": style,
             "marks": {label: key_mark(*look) for label, look in style.items()},

@@ -1,5 +1,6 @@
 """From derivatives and tables to a cohort, and what is said of those that do not fit."""
 
+import json
 import shutil
 from typing import Any
 
@@ -7,10 +8,25 @@ import nibabel as nib
 import numpy as np
 import pytest
 
+from bids_gevnet.bids.selection import EXCLUDED, NOT_ASKED_FOR
 from bids_gevnet.bids.writing import write_image, write_json
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.cohort.members import Cohort, read_cohort, write_cohort
+from bids_gevnet.learn.cohort.left_out import (
+    NO_DERIVATIVES,
+    NO_ROW,
+    NO_SCAN,
+    SESSION_NOT_ASKED_FOR,
+    no_label,
+)
+from bids_gevnet.learn.cohort.members import (
+    Cohort,
+    cohort_from_json,
+    cohort_to_json,
+    read_cohort,
+    write_cohort,
+)
 from bids_gevnet.learn.cohort.tables import MAX_CELL, MAX_ROWS
+from bids_gevnet.settings import SelectionSettings
 
 
 def read(study: Any, **options: Any) -> Cohort:
@@ -56,27 +72,138 @@ def test_sessions_table_goes_before_participants(make_study: Any, person_class: 
     assert rows["02", "pre"].age == 71
 
 
-def test_missing_derivatives_are_named(make_study: Any) -> None:
-    study = make_study(per_class=3)
-    shutil.rmtree(study.output_dir / "sub-001")
-    with pytest.raises(InputError, match=r"none for sub-001\b"):
-        read(study)
-    chosen = read(study, participants=["sub-000", "002", "100", "101"])
-    assert [row.participant for row in chosen.rows] == ["000", "002", "100", "101"]
+def reasons(cohort: Cohort) -> dict[str, str]:
+    return {entry.scan: entry.reason for entry in cohort.left_out}
 
 
-def test_participant_without_diffusion_scans_is_no_error(make_study: Any) -> None:
+def test_those_without_derivatives_are_left_out_and_named(make_study: Any) -> None:
     study = make_study(per_class=3)
     shutil.rmtree(study.output_dir / "sub-001")
+    cohort = read(study)
+    assert [row.participant for row in cohort.rows] == ["000", "002", "100", "101", "102"]
+    assert reasons(cohort) == {"sub-001": NO_DERIVATIVES}
+    # Somebody who was never scanned is another matter.
     shutil.rmtree(study.bids_dir / "sub-001")
-    assert len(read(study).rows) == 5
+    assert reasons(read(study)) == {"sub-001": NO_SCAN}
 
 
-def test_missing_label_is_named(make_study: Any) -> None:
+def test_a_complete_cohort_leaves_nobody_out(make_study: Any) -> None:
+    cohort = read(make_study(per_class=2))
+    assert cohort.left_out == ()
+    assert cohort.warnings == ()
+
+
+@pytest.mark.parametrize("cell", ["n/a", "N/A", "NA", "na", "NaN", "nan", "None", "", "  ", '" "'])
+def test_cells_without_a_value_are_no_class(make_study: Any, cell: str) -> None:
     study = make_study(per_class=3)
-    study.write_participants(drop="102")
-    with pytest.raises(InputError, match=r"diagnosis.*none for sub-102"):
+    table = study.bids_dir / "participants.tsv"
+    table.write_text(table.read_text().replace("sub-102\tPD", f"sub-102\t{cell}"))
+    cohort = read(study)
+    assert cohort.labels == ("AD", "PD")
+    assert reasons(cohort) == {"sub-102": no_label("diagnosis")}
+
+
+@pytest.mark.parametrize("label", ["none", "Nan", "NAS", "nonec"])
+def test_words_that_only_look_missing_are_classes(make_study: Any, label: str) -> None:
+    study = make_study(per_class=2)
+    table = study.bids_dir / "participants.tsv"
+    table.write_text(table.read_text().replace("\tPD\t", f"\t{label}\t"))
+    assert read(study).labels == tuple(sorted(("AD", label)))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("AD", "ad"), ("1", "1.0"), ("01", "1"), ("early  AD", "early AD"), ("Straße", "STRASSE")],
+)
+def test_two_spellings_of_one_class_are_refused(make_study: Any, one: str, other: str) -> None:
+    study = make_study(per_class=3, classes=("AD", "PD", "VaD"))
+    table = study.bids_dir / "participants.tsv"
+    text = table.read_text().replace("\tAD\t", f"\t{one}\t").replace("\tPD\t", f"\t{other}\t")
+    table.write_text(text.replace(f"sub-102\t{other}", f"sub-102\t{one}"))
+    with pytest.raises(InputError) as caught:
         read(study)
+    assert f"{one!r} (4 participants)" in caught.value.found
+    assert f"{other!r} (2 participants)" in caught.value.found
+    assert "'VaD'" not in caught.value.found
+
+
+def test_different_classes_are_not_taken_for_one(make_study: Any) -> None:
+    study = make_study(per_class=2, classes=("1", "10", "A1"))
+    assert read(study).labels == ("1", "10", "A1")
+
+
+def test_blanks_and_quotes_are_trimmed_and_said(make_study: Any, person_class: Any) -> None:
+    people = [person_class("01", "AD", "A", 70, "F", ("pre",))]
+    people += [person_class(f"0{i}", g, "A", 70, "F") for i, g in enumerate(("AD", "PD", "PD"), 2)]
+    study = make_study(people=people)
+    table = study.bids_dir / "participants.tsv"
+    text = table.read_text().replace("sub-02\tAD", " \"sub-02\" \t'AD'")
+    table.write_text(text.replace("sub-03\tPD", "sub-03\t PD "))
+    sessions = study.bids_dir / "sub-01" / "sub-01_sessions.tsv"
+    sessions.write_text('session_id\tdiagnosis\nses-pre\t"AD"\n')
+    cohort = read(study)
+    assert cohort.left_out == ()
+    assert {row.participant: row.label for row in cohort.rows} == {
+        "01": "AD", "02": "AD", "03": "PD", "04": "PD",
+    }  # fmt: skip
+    assert cohort.warnings == (
+        "Blanks or quotes around participant_id were removed for sub-02.",
+        "Blanks or quotes around diagnosis were removed for sub-01, sub-02, sub-03.",
+    )
+
+
+def test_an_id_repeated_but_for_blanks_is_refused(make_study: Any) -> None:
+    study = make_study(per_class=2)
+    table = study.bids_dir / "participants.tsv"
+    table.write_text(table.read_text().replace("sub-001", "sub-000 "))
+    with pytest.raises(InputError, match="several for 000"):
+        read(study)
+
+
+def test_a_scan_without_a_row_is_named(make_study: Any) -> None:
+    study = make_study(per_class=4)
+    table = study.bids_dir / "participants.tsv"
+    lines = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(line for line in lines if not line.startswith("sub-101")))
+    shutil.rmtree(study.output_dir / "sub-102")
+    table.write_text(table.read_text().replace("sub-102", "sub-l02"))
+    cohort = read(study)
+    assert reasons(cohort) == {"sub-101": NO_ROW, "sub-102": NO_ROW, "sub-l02": NO_SCAN}
+
+
+def test_options_choose_participants_and_sessions(make_study: Any, person_class: Any) -> None:
+    people = [
+        person_class(f"{i:02d}", "AD" if i % 2 else "PD", "A", 70, "F", ("pre", "post"))
+        for i in range(8)
+    ]
+    study = make_study(people=people)
+    shutil.rmtree(study.output_dir / "sub-06" / "ses-post")
+    cohort = read(
+        study,
+        selection=SelectionSettings(
+            exclude_participant_label=("sub-07",),
+            participant_label=tuple(f"{i:02d}" for i in range(1, 8)),
+            session_label=("ses-post",),
+        ),
+    )
+    assert [row.scan for row in cohort.rows] == [f"sub-{i:02d}_ses-post" for i in range(1, 6)]
+    assert reasons(cohort) == {
+        "sub-00": NOT_ASKED_FOR,
+        "sub-07": EXCLUDED,
+        "sub-06_ses-post": NO_DERIVATIVES,
+        **{f"sub-{i:02d}_ses-pre": SESSION_NOT_ASKED_FOR for i in range(1, 7)},
+    }
+
+
+def test_what_is_left_out_survives_json(make_study: Any) -> None:
+    study = make_study(per_class=3)
+    shutil.rmtree(study.output_dir / "sub-001")
+    study.write_participants(drop="102")
+    cohort = read(study)
+    assert len(cohort.left_out) == 2
+    again = cohort_from_json(json.loads(json.dumps(cohort_to_json(cohort))))
+    assert again.left_out == cohort.left_out
+    assert again.rows == cohort.rows
 
 
 def test_one_class_is_refused(make_study: Any) -> None:
@@ -122,18 +249,37 @@ def test_two_resolutions_are_named(make_study: Any) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '{"Nside": []}', '{"Nside": 3}'])
-def test_broken_sidecar_is_named(make_study: Any, content: str) -> None:
-    study = make_study(per_class=2)
+def test_broken_sidecar_is_left_out_and_named(make_study: Any, content: str) -> None:
+    study = make_study(per_class=3)
     study.names("001").standard("desc-healpix_dwi.json").write_text(content)
-    with pytest.raises(InputError, match="sub-001"):
-        read(study)
+    assert list(reasons(read(study))) == ["sub-001"]
 
 
-def test_truncated_image_is_named(make_study: Any) -> None:
+@pytest.mark.parametrize("kind", ["desc-healpix_dwi", "desc-brain_mask"])
+@pytest.mark.parametrize("content", [None, b"", b"\x1f\x8b\x08"])
+def test_truncated_image_is_left_out_and_named(
+    make_study: Any, kind: str, content: bytes | None
+) -> None:
+    study = make_study(per_class=3)
+    path = study.names("001").standard(f"{kind}.nii.gz")
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    left_out = reasons(read(study))
+    assert list(left_out) == ["sub-001"]
+    assert "derivatives" in left_out["sub-001"]
+
+
+def test_who_is_missing_is_said_where_a_rule_breaks(make_study: Any) -> None:
     study = make_study(per_class=2)
-    study.names("001").standard("desc-healpix_dwi.nii.gz").write_bytes(b"\x1f\x8b\x08")
-    with pytest.raises(InputError, match="sub-001"):
+    shutil.rmtree(study.output_dir / "sub-001")
+    with pytest.raises(InputError) as caught:
         read(study)
+    assert "1 of 'AD' (sub-000); left out are" in caught.value.found
+    assert "sub-001" in caught.value.found
+    # Fewer folds cannot help one person.
+    assert "lower --folds" not in caught.value.remedy
+    assert "--exclude-participant-label" in caught.value.remedy
 
 
 def test_changing_diagnosis_is_refused(make_study: Any, person_class: Any) -> None:
@@ -198,4 +344,6 @@ def test_derivatives_of_people_outside_the_table_are_left(make_study: Any) -> No
     stranger = study.names("stranger")
     write_json(stranger.standard("desc-healpix_dwi.json"), {"Nside": 2})
     write_image(stranger.standard("desc-healpix_dwi.nii.gz"), np.zeros((2, 2, 2, 24)), np.eye(4))
-    assert "stranger" not in {row.participant for row in read(study).rows}
+    cohort = read(study)
+    assert "stranger" not in {row.participant for row in cohort.rows}
+    assert reasons(cohort) == {"sub-stranger": NO_ROW}

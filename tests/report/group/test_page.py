@@ -216,6 +216,22 @@ def test_any_figure_may_be_of_any_kind(study, value):
     assert set(SECTIONS) - {"ablation"} <= set(page.ids)
 
 
+def test_who_is_left_out_is_listed_by_reason(study):
+    entries = [("sub-07", EVIL), ("sub-08", "no diagnosis"), ("sub-09_ses-2", "no diagnosis")]
+    listed = [{"participant": s[4:6], "scan": s, "reason": reason} for s, reason in entries]
+    edit_json(study / "group_metrics.json", left_out=listed)
+    page = Page(build_group_report(study))
+    assert "3 are not in the cohort" in page.text
+    assert {"no diagnosis", "sub-08, sub-09_ses-2", EVIL, "sub-07"} <= set(page.words)
+    assert EVIL not in page.source
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", {}, [1, None, {"scan": []}]])
+def test_a_broken_list_of_those_left_out_does_no_harm(study, value):
+    edit_json(study / "group_metrics.json", left_out=value)
+    assert "Cohort" in Page(build_group_report(study)).text
+
+
 def test_a_leak_is_an_error_on_top(study):
     card = next(study.glob("models/*/fold-1/model.json"))
     content = json.loads(card.read_text())

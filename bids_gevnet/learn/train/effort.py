@@ -1,0 +1,87 @@
+"""What a study will ask of a machine, as far as it follows from the plan alone: steps and disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.learn.cohort.store import stored_bytes
+from bids_gevnet.learn.models.files import build_network
+from bids_gevnet.learn.train.mixup import split_batches
+
+if TYPE_CHECKING:
+    from bids_gevnet.learn.cohort.members import Cohort
+    from bids_gevnet.learn.train.planning import PlannedModel, StudyPlan
+    from bids_gevnet.settings import LearningSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """Size of a study.
+
+    Parameters
+    ----------
+    steps : tuple of int
+        Training steps of each model, in the order of the plan.
+    scan_passes : int
+        Times that a scan, or a mixture of two, goes through a network in training: over all
+        models, epochs times samples.
+    store_bytes : int
+        Scans in the work directory, as training reads them: the first scan's brain, for all.
+    model_bytes : int
+        Weights and harmonisation of all models, before compression.
+    """
+
+    steps: tuple[int, ...]
+    scan_passes: int
+    store_bytes: int
+    model_bytes: int
+
+
+def plan_effort(cohort: Cohort, plan: StudyPlan, settings: LearningSettings) -> Effort:
+    """Count steps and bytes of a study.
+
+    Parameters
+    ----------
+    cohort : Cohort
+    plan : StudyPlan
+    settings : LearningSettings
+    """
+    samples = [settings.samples_per_class * len(model.task.labels) for model in plan.models]
+    weights = {
+        (network, len(task.labels)): _weight_bytes(network, len(task.labels), cohort, settings)
+        for network in plan.networks
+        for task in plan.tasks
+    }
+    return Effort(
+        steps=tuple(settings.epochs * len(split_batches(n, settings.batch_size)) for n in samples),
+        scan_passes=settings.epochs * sum(samples),
+        store_bytes=len(cohort.rows) * _scan_bytes(cohort),
+        model_bytes=sum(
+            weights[model.network, len(model.task.labels)] + _gain_bytes(cohort, model, settings)
+            for model in plan.models
+        ),
+    )
+
+
+def _scan_bytes(cohort: Cohort) -> int:
+    import nibabel as nib
+
+    brain = np.asarray(nib.load(cohort.rows[0].mask).dataobj) > 0
+    return stored_bytes(brain, nside=cohort.nside)
+
+
+def _weight_bytes(network: str, classes: int, cohort: Cohort, settings: LearningSettings) -> int:
+    tensors = build_network(network, classes, cohort.nside, settings.strides).state_dict()
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _gain_bytes(cohort: Cohort, model: PlannedModel, settings: LearningSettings) -> int:
+    """Gains of one model: float32 for every site, voxel and degree."""
+    if settings.harmonisation == "none":
+        return 0
+    sites = {cohort.rows[i].site for i in model.split.training}
+    return 4 * len(sites) * int(np.prod(cohort.shape)) * len(fit_limits(cohort.nside)[1])

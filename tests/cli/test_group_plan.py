@@ -1,0 +1,274 @@
+"""What the group level says before it trains: exit code, sentence, and nothing left on disk.
+
+Every case goes through the command line, mostly as a dry run, which does all checks of a run.
+"""
+
+import gzip
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from learn.conftest import Person, Study, make_people
+
+from bids_gevnet.cli.run import main
+from bids_gevnet.errors import InputError
+from bids_gevnet.learn.cohort.copies import refuse_copies
+from bids_gevnet.learn.cohort.members import read_cohort
+from bids_gevnet.learn.cohort.store import store_scan, stored_bytes
+from bids_gevnet.learn.train.effort import plan_effort
+from bids_gevnet.learn.train.planning import plan_study
+from bids_gevnet.settings import LearningSettings
+
+SMALL = ("--folds", "2", "--epochs", "1", "--samples-per-class", "2", "--network", "ckn2")
+HERE = ("--devices", "cpu:1", "--nprocs", "1", "--no-leave-site-out")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight people whose participant level is done; to be copied."""
+    root = tmp_path_factory.mktemp("finished")
+    Study(root, make_people(4, ("AD", "PD"), ("A", "B")), effect=0.8, seed=0)
+    return root
+
+
+@pytest.fixture
+def root(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "study"))
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def run(
+    root: Path, capsys: pytest.CaptureFixture[str], *options: str, level: str = "group"
+) -> tuple[int, str]:
+    code = main([str(root / "raw"), str(root / "derivatives"), level, *options])
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.out + printed.err
+    return code, printed.out + printed.err
+
+
+def plan(root: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    """Do a dry run, which writes nothing and needs no work directory."""
+    before, folders = content_of(root), sorted(root.rglob("*"))
+    code, printed = run(root, capsys, "--dry-run", "-w", "/proc/none", *options)
+    assert content_of(root) == before
+    assert sorted(root.rglob("*")) == folders
+    return code, printed
+
+
+def table(replacements: Mapping[str, str]) -> Callable[[Path], None]:
+    def damage(root: Path) -> None:
+        path = root / "raw" / "participants.tsv"
+        text = path.read_text()
+        for old, new in replacements.items():
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text)
+
+    return damage
+
+
+def unfinished(*labels: str) -> Callable[[Path], None]:
+    def damage(root: Path) -> None:
+        for label in labels:
+            shutil.rmtree(root / "derivatives" / f"sub-{label}")
+
+    return damage
+
+
+def nothing(_root: Path) -> None:
+    """Leave the study as it is."""
+
+
+def who(content: str) -> Callable[[Path], None]:
+    def damage(root: Path) -> None:
+        (root / "who.tsv").write_text(content)
+
+    return damage
+
+
+LEFT_OUT = {
+    "nobody": (nothing, (), "8 participants with 8 scans", "left out: 0"),
+    "unfinished": (unfinished("001"), (), "7 participants", "sub-001: no derivatives"),
+    "two unfinished": (
+        unfinished("001", "101"), (), "6 participants", "2 (sub-001, sub-101): no derivatives"),
+    "no label": (table({"sub-102\tPD": "sub-102\tNaN"}), (), "7 participants",
+                 "sub-102: no diagnosis"),
+    "no row": (table({"sub-102\t": "sub-x02\t"}), (), "7 participants",
+               "sub-102: no row in participants.tsv"),
+    "blanks": (table({"sub-102\tPD": " sub-102\t'PD'"}), (), "8 participants",
+               "Blanks or quotes around diagnosis were removed for sub-102"),
+    "excluded": (nothing, ("--exclude-participant-label", "sub-003", "103"), "6 participants",
+                 "2 (sub-003, sub-103): excluded"),
+    "by name": (nothing, ("--participant-label", "000", "001", "100", "101"), "4 participants",
+                "4 (sub-002, sub-003, sub-102, sub-103): not among those asked for"),
+    "file": (who("participant_id\texclude\nsub-003\tyes\nsub-000\tno\n"),
+             ("--participants-file", "{root}/who.tsv"), "7 participants", "sub-003: excluded"),
+    "list": (who("000\n001\n100\n101\n"), ("--participants-file", "{root}/who.tsv"),
+             "4 participants", "not among those asked for"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_a_study_goes_on_with_those_who_are_there(
+    root: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    damage, options, counted, named = LEFT_OUT[case]
+    damage(root)
+    filled = [option.format(root=root) for option in options]
+    code, printed = plan(root, capsys, "--folds", "2", *filled)
+    assert code == 0
+    assert counted in printed
+    assert named in printed
+
+
+REFUSED = {
+    "one class": (table({"\tPD\t": "\tAD\t"}), (), "at least two different values"),
+    "only one class is there": (unfinished("100", "101", "102", "103"), (), "only 'AD'"),
+    "folds": (nothing, ("--folds", "5"), "lower --folds to 4"),
+    "one person of a class": (unfinished("101", "102", "103"), (),
+                              "a class of one person cannot be trained on and tested"),
+    "no scans": (unfinished(*(f"{k}0{i}" for k in range(2) for i in range(4))), (),
+                 "run the participant level first"),
+    "no output": (lambda root: shutil.rmtree(root / "derivatives"), (), "participant first"),
+    "spelling": (table({"sub-102\tPD": "sub-102\tpd"}), (),
+                 "'PD' (3 participants) and 'pd' (1 participants), which are probably the same"),
+    "unknown label": (nothing, ("--participant-label", "77"), "77, which the dataset does not"),
+    "unknown exclusion": (nothing, ("--exclude-participant-label", "77"),
+                          "for --exclude-participant-label; found 77"),
+    "unknown session": (nothing, ("--session-label", "pre"), "for --session-label; found pre"),
+    "everybody excluded": (
+        nothing, ("--participant-label", "000", "--exclude-participant-label", "000"),
+        "at least one participant who is asked for"),
+    "no file": (nothing, ("--participants-file", "{root}/who.tsv"), "No such file"),
+    "bad file": (who("participant_id\tinclude\nsub-000\tperhaps\n"),
+                 ("--participants-file", "{root}/who.tsv"), "'perhaps' for include in line 2"),
+    "network": (nothing, ("--network", "ckn9"), "ckn9"),
+    "reference": (nothing, ("--reference-site", "Z"), "a site of the cohort"),
+    "devices": (nothing, ("--devices", "77"), "77"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_where_a_rule_would_break_the_dry_run_and_the_run_say_so(
+    root: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    damage, options, sentence = REFUSED[case]
+    damage(root)
+    filled = ["--folds", "2", *(option.format(root=root) for option in options)]
+    code, printed = plan(root, capsys, *filled)
+    assert code == 2
+    assert sentence in printed
+    assert "What to do" in printed
+    again, said = run(root, capsys, *filled)
+    assert (again, said) == (code, printed)
+    assert not (root / "derivatives" / "models").exists()
+
+
+def test_sessions_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    people = [
+        Person(f"0{i}", "AD" if i % 2 else "PD", "A", 70, "F", ("pre", "post")) for i in range(4)
+    ]
+    Study(tmp_path, people, effect=0.8, seed=0)
+    assert "4 participants with 8 scans" in plan(tmp_path, capsys, "--folds", "2")[1]
+    code, printed = plan(tmp_path, capsys, "--folds", "2", "--session-label", "ses-pre")
+    assert code == 0
+    assert "4 participants with 4 scans" in printed
+    assert "sub-00_ses-post, sub-01_ses-post" in printed
+    assert "session not asked for" in printed
+
+
+def test_the_dry_run_says_what_will_be_trained(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--folds", "2", "--epochs", "3", "--samples-per-class", "10", "--batch-size", "8")
+    code, printed = plan(root, capsys, *options, "--network", "ckn2")
+    assert code == 0
+    assert "AD v. PD: 2 folds, of 4, 4 participants" in printed
+    assert printed.count("left out in turn") == 2
+    # Two folds, two sites and the final model; three batches of the 20 samples of each epoch.
+    assert "models to train: 5 of ckn2" in printed
+    assert "steps per model: 9" in printed
+    assert "scans through a network, over all models: 300" in printed
+
+
+def test_planned_disk_is_what_the_store_takes(root: Path) -> None:
+    cohort = read_cohort(root / "derivatives", root / "raw", folds=2)
+    stored = [
+        store_scan(root / "store", row.image, row.mask, nside=cohort.nside, voxel_mm=6.0)
+        for row in cohort.rows
+    ]
+    learning = LearningSettings(folds=2, network="ckn2")
+    effort = plan_effort(cohort, plan_study(cohort, learning, seed=0), learning)
+    on_disk = sum(p.stat().st_size for scan in stored for p in scan.folder.glob("*.npy"))
+    headers = 128 * 3 * len(stored)
+    assert effort.store_bytes + headers == on_disk
+    assert stored_bytes(stored[0].mask, nside=cohort.nside) * 8 == effort.store_bytes
+
+
+def test_who_is_missing_is_in_the_summary_the_metrics_and_the_report(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unfinished("001")(root)
+    table({"sub-102\tPD": "sub-102\tNA"})(root)
+    code, printed = run(root, capsys, *SMALL, *HERE)
+    assert code == 0
+    assert "Left out: 2\n" in printed
+    report = (root / "derivatives" / "group_report.html").read_text()
+    metrics = (root / "derivatives" / "group_metrics.json").read_text()
+    for text in (printed, report, metrics):
+        assert "sub-001" in text
+        assert "no derivatives (the participant level has not finished, or failed)" in text
+        assert "sub-102" in text
+    # Somebody else goes missing: the list is new though nobody was added.
+    shutil.rmtree(root / "raw" / "sub-001")
+    code, printed = run(root, capsys, *SMALL, *HERE)
+    assert code == 0
+    assert "sub-001: no diffusion scan in the dataset" in printed
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_copies_of_an_image_are_named_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sessions: bool
+) -> None:
+    people = [
+        Person(f"0{i}", "AD" if i % 2 else "PD", "A", 70, "F", ("pre", "post") if sessions else ())
+        for i in range(4)
+    ]
+    study = Study(tmp_path, people, effect=0.8, seed=0)
+    source, target = (
+        (study.names("01", "post"), study.names("01", "pre"))
+        if sessions
+        else (study.names("00"), study.names("03"))
+    )
+    for kind in ("desc-healpix_dwi.nii.gz", "desc-brain_mask.nii.gz"):
+        shutil.copy(source.standard(kind), target.standard(kind))
+    code, printed = run(tmp_path, capsys, *SMALL, *HERE)
+    assert code == 1
+    assert f"the same one in {source.prefix} = {target.prefix}." in printed
+    assert ("--session-label" if sessions else "--exclude-participant-label") in printed
+    assert not (tmp_path / "derivatives" / "models").exists()
+
+
+def test_the_same_content_in_other_files_is_a_copy(root: Path) -> None:
+    """Compressed anew, the bytes differ and the image does not."""
+    cohort = read_cohort(root / "derivatives", root / "raw", folds=2)
+    first, second = cohort.rows[0], cohort.rows[5]
+    for source, target in ((first.image, second.image), (first.mask, second.mask)):
+        target.write_bytes(gzip.compress(gzip.decompress(source.read_bytes()), compresslevel=1))
+    folders = [
+        store_scan(root / "store", row.image, row.mask, nside=cohort.nside, voxel_mm=6.0).folder
+        for row in cohort.rows
+    ]
+    assert folders[0] != folders[5]
+    with pytest.raises(InputError, match=rf"{first.scan} = {second.scan}\b"):
+        refuse_copies(cohort.rows, folders)
+    others = [i for i in range(len(folders)) if i != 5]
+    refuse_copies([cohort.rows[i] for i in others], [folders[i] for i in others])

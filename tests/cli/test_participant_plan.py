@@ -1,0 +1,95 @@
+"""What the participant level says before hours of work, through the command line."""
+
+import numpy as np
+import pytest
+
+from bids_gevnet.cli.run import main
+
+
+def plan(dataset, capsys, *options):
+    out = dataset.root.parent / "out"
+    command = [str(dataset.root), str(out), "participant", "--skip-bids-validation", *options]
+    code = main([*command, "--dry-run"])
+    assert not out.exists()
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def run(dataset, capsys, *options):
+    out = dataset.root.parent / "out"
+    code = main([str(dataset.root), str(out), "participant", "--skip-bids-validation", *options])
+    printed = capsys.readouterr()
+    return code, printed.out + printed.err
+
+
+def test_excluded_participants_are_not_processed(dataset, capsys):
+    code, printed = plan(dataset, capsys, "--exclude-participant-label", "sub-01")
+    assert code == 0
+    assert "1 of 1 participants" in printed
+    assert "sub-02\n" in printed
+    assert "sub-01\n" not in printed
+
+
+def test_one_broken_participant_can_be_excluded(dataset, capsys):
+    dataset.dwi(".bval").unlink()
+    assert plan(dataset, capsys)[0] == 1
+    assert plan(dataset, capsys, "--exclude-participant-label", "01")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "processed"),
+    [
+        ("02\n", ["02"]),
+        ("participant_id\tinclude\nsub-01\tyes\nsub-02\tno\n", ["01"]),
+        ("participant_id\texclude\nsub-01\t1\n", ["02"]),
+    ],
+)
+def test_participants_file(dataset, capsys, content, processed, tmp_path, monkeypatch):
+    (tmp_path / "who.tsv").write_text(content)
+    monkeypatch.chdir(tmp_path)
+    code, printed = plan(dataset, capsys, "--participants-file", "who.tsv")
+    assert code == 0
+    assert [label for label in ("01", "02") if f"  sub-{label}\n" in printed] == processed
+
+
+REFUSED = {
+    "label": (("--exclude-participant-label", "77"), "for --exclude-participant-label; found 77"),
+    "everybody": (("--exclude-participant-label", "01", "02"), "at least one participant"),
+    "file": (("--participants-file", "nowhere.tsv"), "a readable text file"),
+    "model": (("--model", "nowhere"), "a model written by bids_gevnet in"),
+    "network": (("--network", "ckn9"), "ckn9"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_by_the_dry_run_as_by_the_run(dataset, capsys, case):
+    options, sentence = REFUSED[case]
+    code, printed = plan(dataset, capsys, *options)
+    assert code == 2
+    assert sentence in printed
+    assert "What to do" in printed
+    assert run(dataset, capsys, *options) == (code, printed)
+    assert not (dataset.root.parent / "out").exists()
+
+
+def test_a_model_without_its_weights(dataset, capsys, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("{}")
+    code, printed = plan(dataset, capsys, "--model", str(tmp_path / "model"))
+    assert code == 2
+    assert "a model written by bids_gevnet" in printed
+
+
+def test_a_shell_that_is_not_there(dataset, capsys):
+    code, printed = plan(dataset, capsys, "--shell", "3000")
+    assert code == 1
+    assert "0 of 2 participants" in printed
+    assert "a shell near b = 3000" in printed
+    assert "b = 1000" in printed
+    # Where one has it, that one is processed.
+    bvals = np.loadtxt(dataset.dwi(".bval"))
+    np.savetxt(dataset.dwi(".bval"), [np.where(bvals > 0, 3000, 0)], fmt="%g")
+    code, printed = plan(dataset, capsys, "--shell", "3000")
+    assert code == 1
+    assert "1 of 2 participants" in printed
+    assert plan(dataset, capsys, "--shell", "3000", "--participant-label", "01")[0] == 0
