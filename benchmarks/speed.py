@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from bids_gevnet.nn.deepsphere import DeepSphere
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEConv, GEVConv
-from bids_gevnet.nn.kernels import response_scale, responses
 from bids_gevnet.nn.registry import build
 from bids_gevnet.nn.response_matrices import response_values
+from bids_gevnet.nn.steerable_kernels import response_scale, responses
 from bids_gevnet.sphere.healpix_grid import healpix
 from bids_gevnet.sphere.quadrature import ring_stencil
 

@@ -40,19 +40,19 @@ _REMEDIES = {
 def run_group_level(request: Request) -> int:
     """Train, test and write models; return the exit code."""
     study = plan_group_level(request)
-    for line in name_left_out(study.cohort.left_out):
-        log.warning("left out: %s", printable(line))
     with locked(request.output.locks, ["group"]):
         return _run(request, study)
 
 
 def plan_group_level(request: Request) -> "StudyContext":
     """Read the cohort and plan its models; what cannot be done is said before anything runs."""
-    require_participant_level(request)
+    cohort, plan, devices = read_study(request)
+    for line in name_left_out(cohort.left_out):
+        log.warning("left out: %s", printable(line))
+    # After the study is known to be possible: a refusal leaves nothing behind.
     prepare_environment(request.work, request.settings.execution)
     from bids_gevnet.workflows.group import StudyContext
 
-    cohort, plan, devices = read_study(request)
     return StudyContext(
         bids_dir=request.bids_dir,
         output=request.output,
@@ -64,18 +64,14 @@ def plan_group_level(request: Request) -> "StudyContext":
     )
 
 
-def require_participant_level(request: Request) -> None:
-    """Refuse an OUTPUT_DIR that is not there."""
+def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
+    """Read who is studied, plan what is trained, and choose what trains it; write nothing."""
     if not request.output_dir.is_dir():
         raise InputError(
             expected="the OUTPUT_DIR of the participant level",
             found=f"no folder {request.output_dir}",
             remedy=f"run bids_gevnet {request.bids_dir} {request.output_dir} participant first",
         )
-
-
-def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
-    """Read who is studied, plan what is trained, and choose what trains it; write nothing."""
     from bids_gevnet.learn.cohort.members import read_cohort
     from bids_gevnet.learn.train.planning import plan_study
     from bids_gevnet.learn.train.torchrun import Devices

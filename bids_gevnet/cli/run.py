@@ -133,12 +133,11 @@ def _run_group(request: Request) -> int:
         from bids_gevnet.cli.reports import write_group_boilerplate
 
         return write_group_boilerplate(request, table, column)
-    from bids_gevnet.cli.group import read_study, require_participant_level, run_group_level
+    from bids_gevnet.cli.group import read_study, run_group_level
 
     if request.action == "dry-run":
         from bids_gevnet.cli.plan import describe_study
 
-        require_participant_level(request)
         cohort, plan, _ = read_study(request)
         print(describe_study(cohort, plan, request.settings))
         return 0

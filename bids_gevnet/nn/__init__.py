@@ -22,7 +22,7 @@ True
 Read in this order:
 
 1. `fields`: scalars and vectors at every point, and how they change with the frame;
-2. `kernels`: the kernels that commute with a change of frame, first and second order;
+2. `steerable_kernels`: the kernels that commute with a change of frame, first and second order;
 3. `gauge_convolution`: GEConv, Eq. (1), and GEVConv, Definition 3.3 and Eq. (3), computed by
    `fused_volterra` from the `response_matrices` of a grid (`all_products` for more products);
 4. `nonlinearity`, `norm`, `pool`: what stands between two convolutions (`geometry` keeps the

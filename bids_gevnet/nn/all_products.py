@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.kernels import Factor, Response, all_products, is_real
+from bids_gevnet.nn.steerable_kernels import Factor, Response, all_products, is_real
 
 if TYPE_CHECKING:
     from bids_gevnet.nn.fields import FieldType

@@ -4,9 +4,9 @@ r"""Gauge equivariant convolutions: Eq. (1) and its higher orders, Definition 3.
     GEVConv   V^m(f) = sum over k = 1 ... m of K^(k) * f                     Definition 3.3
 
 with kernels that satisfy the steerability constraint of any order, Eq. (3), by Proposition
-3.5, and the block structure of Eq. (7). `kernels` lists them, `operator` computes the
-first-order responses (where the transport t_(p <- q) and the ring quadrature are), `volterra`
-multiplies and mixes them. Nothing here has a bias: on vectors it would break equivariance.
+3.5, and the block structure of Eq. (7). `steerable_kernels` lists them, `response_matrices`
+computes the first-order responses (where the transport t_(p <- q) and the ring quadrature are),
+`fused_volterra` multiplies and mixes them. Nothing here has a bias: on vectors it would break equivariance.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.all_products import FullProducts, variance_shares
 from bids_gevnet.nn.fused_volterra import volterra
-from bids_gevnet.nn.kernels import Response, n_bases, response_scale, responses
 from bids_gevnet.nn.response_matrices import BlockedOperator, response_values
+from bids_gevnet.nn.steerable_kernels import Response, n_bases, response_scale, responses
 from bids_gevnet.sphere.quadrature import DEFAULT_Q, ring_stencil
 
 if TYPE_CHECKING:

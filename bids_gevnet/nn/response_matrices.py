@@ -1,6 +1,6 @@
 r"""First-order responses of a whole grid as a few dense matrix products.
 
-The responses of `kernels` are linear in the field: for each input frequency n
+The responses of `steerable_kernels` are linear in the field: for each input frequency n
 
     T[p, r, c] = sum_j A_n[p, r, j] z_j[c],        r over (output frequency, kind, ring, Re/Im),
 
@@ -26,7 +26,7 @@ from bids_gevnet.nn.geometry import GeometryModule
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bids_gevnet.nn.kernels import Response
+    from bids_gevnet.nn.steerable_kernels import Response
     from bids_gevnet.sphere.frames import FloatArray, IntArray
     from bids_gevnet.sphere.quadrature import RingStencil
 

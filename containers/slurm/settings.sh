@@ -20,7 +20,7 @@ PROCESSES_PER_NODE=${PROCESSES_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}
 # Array tasks at most (a cluster's MaxArraySize is often 1001), and at once.
 MAX_TASKS=${MAX_TASKS:-1000}
 AT_ONCE=${AT_ONCE:-50}
-# afterok: train when everybody is done; afterany: train on those who are.
+# afterok: train when everybody is done; afterany: train on those who are, when all have ended.
 AFTER=${AFTER:-afterok}
 # A job that reaches its time limit goes back into the queue, this often.
 MAX_RESTARTS=${MAX_RESTARTS:-20}

@@ -17,16 +17,16 @@ from bids_gevnet.bids.derivatives import (
     sidecar,
     write_description,
 )
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import scan_networks
 
 
-@pytest.mark.parametrize("network", [*NETWORKS, "my net/../x", "+", ""])
+@pytest.mark.parametrize("network", [*scan_networks(), "my net/../x", "+", ""])
 def test_a_prediction_is_named_after_its_network(network):
     assert re.fullmatch(r"model-[A-Za-z0-9]+_prediction\.tsv", prediction_ending(network))
 
 
 def test_networks_do_not_share_a_name():
-    assert len({prediction_ending(network) for network in NETWORKS}) == len(NETWORKS)
+    assert len({prediction_ending(network) for network in scan_networks()}) == len(scan_networks())
     assert prediction_ending("ckn2+gevnet") == "model-ckn2gevnet_prediction.tsv"
 
 

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from learn.conftest import Person, Study, make_people
 
+from bids_gevnet.cli.group_jobs import main as write_jobs
 from bids_gevnet.cli.run import main
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.cohort.copies import refuse_copies
 from bids_gevnet.learn.cohort.members import read_cohort
 from bids_gevnet.learn.cohort.store import store_scan, stored_bytes
 from bids_gevnet.learn.train.effort import plan_effort
+from bids_gevnet.learn.train.jobs import read_jobs
 from bids_gevnet.learn.train.planning import plan_study
 from bids_gevnet.settings import LearningSettings
 
@@ -37,6 +39,12 @@ def root(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "study"))
 
 
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NIPYPE_CONFIG_DIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "/nonexistent")
+
+
 def content_of(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -50,7 +58,6 @@ def run(
 ) -> tuple[int, str]:
     code = main([str(root / "raw"), str(root / "derivatives"), level, *options])
     printed = capsys.readouterr()
-    assert "Traceback" not in printed.out + printed.err
     return code, printed.out + printed.err
 
 
@@ -58,6 +65,7 @@ def plan(root: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple
     """Do a dry run, which writes nothing and needs no work directory."""
     before, folders = content_of(root), sorted(root.rglob("*"))
     code, printed = run(root, capsys, "--dry-run", "-w", "/proc/none", *options)
+    assert "Traceback" not in printed
     assert content_of(root) == before
     assert sorted(root.rglob("*")) == folders
     return code, printed
@@ -167,9 +175,9 @@ def test_where_a_rule_would_break_the_dry_run_and_the_run_say_so(
     assert code == 2
     assert sentence in printed
     assert "What to do" in printed
-    again, said = run(root, capsys, *filled)
-    assert (again, said) == (code, printed)
-    assert not (root / "derivatives" / "models").exists()
+    before = sorted(root.rglob("*"))
+    assert run(root, capsys, *filled) == (code, printed)
+    assert sorted(root.rglob("*")) == before
 
 
 def test_sessions_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,6 +240,20 @@ def test_who_is_missing_is_in_the_summary_the_metrics_and_the_report(
     code, printed = run(root, capsys, *SMALL, *HERE)
     assert code == 0
     assert "sub-001: no diffusion scan in the dataset" in printed
+
+
+def test_jobs_for_a_cluster_are_of_those_who_are_there(
+    root: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """After participants of which some failed (AFTER=afterany), training has its jobs."""
+    unfinished("001")(root)
+    options = ["--exclude-participant-label", "103", *SMALL, *HERE]
+    assert write_jobs([str(root / "raw"), str(root / "derivatives"), "group", *options]) == 0
+    jobs = read_jobs(Path(capsys.readouterr().out.splitlines()[-1]))
+    trained = {scan.participant for job in jobs for scan in job.training}
+    assert trained == {"000", "002", "003", "100", "101", "102"}
+    assert "left out: sub-001: no derivatives" in caplog.text
+    assert "left out: sub-103: excluded" in caplog.text
 
 
 @pytest.mark.parametrize("sessions", [False, True])

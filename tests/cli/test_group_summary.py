@@ -57,6 +57,18 @@ def test_why_no_site_was_left_out(say, content):
     assert "No site was left out: A: too few" in say(content)[0]
 
 
+def test_who_was_left_out_is_counted_and_named(say, content):
+    scans = [f"sub-{i:02d}" for i in range(12)]
+    content["left_out"] = [
+        {"participant": s[4:], "scan": s, "reason": "no diagnosis"} for s in scans
+    ]
+    text, lines = say(content)
+    assert "Left out: 12" in text
+    assert "12 (sub-00, sub-01" in text
+    assert "and 4 more): no diagnosis" in " ".join(text.split())
+    assert max(map(len, lines)) <= 79
+
+
 def test_narrow_and_harmless_whatever_the_labels_are(say, content):
     content["tasks"][0]["title"] = "\x1b[31mred\x07 v. " + "long " * 40
     content["tasks"][0]["models"][0]["title"] = "name " * 20

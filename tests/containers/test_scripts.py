@@ -128,6 +128,14 @@ def test_training_waits_for_the_participants(cluster: dict[str, str], tmp_path: 
     assert listed == ["000", "001", "002"]
 
 
+def test_training_may_wait_for_the_end_of_participants_whatever_it_was(
+    cluster: dict[str, str], tmp_path: Path
+) -> None:
+    data = make_dataset(tmp_path, 2)
+    assert submit(cluster, data, tmp_path / "out", AFTER="afterany").returncode == 0
+    assert "--dependency=afterany:1 " in calls(cluster)[1]
+
+
 def test_one_level_alone_and_options_of_the_cluster(
     cluster: dict[str, str], tmp_path: Path
 ) -> None:

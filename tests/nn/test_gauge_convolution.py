@@ -11,7 +11,7 @@ from torch import nn
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEConv, GEVConv
-from bids_gevnet.nn.kernels import kernel_matrices, response_scale
+from bids_gevnet.nn.steerable_kernels import kernel_matrices, response_scale
 from bids_gevnet.sphere.frames import transport
 from bids_gevnet.sphere.healpix_grid import healpix
 from bids_gevnet.sphere.icosphere_grid import icosphere

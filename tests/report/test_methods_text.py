@@ -16,7 +16,7 @@ from bids_gevnet.facts import (
     ScanFacts,
     SphereFacts,
 )
-from bids_gevnet.learn.models.files import NETWORKS
+from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.report.correction_methods import METHODS, WHY_NOT_SUSCEPTIBILITY
 from bids_gevnet.report.methods_text import describe_methods, methods_text
 from bids_gevnet.report.networks import network_sentence
@@ -68,7 +68,7 @@ def test_numbers_point_to_the_list_and_all_of_it_is_cited():
 
 def test_every_sentence_cites_papers_of_the_list():
     sentences = [words.sentence + words.susceptibility for words in METHODS.values()]
-    sentences += [network_sentence(name) for name in NETWORKS]
+    sentences += [network_sentence(name) for name in scan_networks()]
     keys = [
         key
         for sentence in sentences
@@ -80,10 +80,10 @@ def test_every_sentence_cites_papers_of_the_list():
 
 
 def test_every_network_has_a_sentence_of_its_own():
-    sentences = [network_sentence(name) for name in NETWORKS]
+    sentences = [network_sentence(name) for name in scan_networks()]
     assert all(sentence.endswith(".") for sentence in sentences)
-    assert len(set(sentences)) == len(NETWORKS)
-    for name in NETWORKS:
+    assert len(set(sentences)) == len(scan_networks())
+    for name in scan_networks():
         assert ("gevnet" in name) == ("[@gevnet]" in network_sentence(name))
         assert ("deepsphere" in name) == ("[@deepsphere]" in network_sentence(name))
     assert network_sentence("of somebody else") == ""

@@ -65,7 +65,7 @@ def test_every_figure_follows_from_the_table(done: tuple[Any, Any]) -> None:
     _, result = done
     content = json.loads(result.output.metrics_file.read_text())
     again = evaluate_table(result.output.predictions_table, seed=ALONE.random_seed)
-    facts = {"target", "training", "leave_site_out", "warnings"}
+    facts = {"target", "left_out", "training", "leave_site_out", "warnings"}
     assert set(content) - set(again) == facts
     for name, value in again.items():
         assert content[name] == json.loads(json.dumps(value))

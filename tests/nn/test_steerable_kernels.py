@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bids_gevnet.nn.kernels import (
+from bids_gevnet.nn.steerable_kernels import (
     all_products,
     is_real,
     kernel_matrices,
