@@ -110,7 +110,7 @@ def every_field() -> list[Any]:
     cases = []
     for kind in CLASSES:
         hints = typing.get_type_hints(kind, include_extras=True)
-        for name in hints.keys() - {"unread", "__dataclass_fields__"}:
+        for name in sorted(hints.keys() - {"unread", "__dataclass_fields__"}):
             values = next(values for known, values in WRONG if known == bare(hints[name]))
             cases += [pytest.param(kind, name, v, id=f"{kind.__name__}.{name}") for v in values]
     return cases
