@@ -28,6 +28,8 @@ Classes = Literal["pairs", "all"]
 
 B0_THRESHOLD = 50.0
 """Largest b-value of a b0, in s/mm², unless the user gives another."""
+DEFAULT_NETWORK = "ckn2+gevnet"
+"""The paper's best: shown and explained first where several networks are compared."""
 DEFAULT_STRIDES = (2, 1, 2, 1)
 """Pooling of the kernel network's four layers, as in the paper, unless the user gives another."""
 
@@ -166,7 +168,7 @@ class LearningSettings:
     reference_site: str | None = None
     covariates: tuple[str, ...] = ("age", "sex")
     classes: Classes = "pairs"
-    network: str = "ckn2+gevnet"
+    network: str = DEFAULT_NETWORK
     strides: tuple[int, ...] = DEFAULT_STRIDES
     folds: int = 5
     leave_site_out: bool | None = None

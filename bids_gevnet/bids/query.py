@@ -173,7 +173,7 @@ def _participant(label: str, files: _Files, needs: _Needs) -> Participant:
         )
     choice = choose_series(files.dwi, needs.dataset_dir)
     problems = list(choice.problems)
-    found: list[DiffusionRun] = []
+    readable: list[DiffusionRun] = []
     for image in choice.images:
         try:
             run = _run(image, files, needs)
@@ -181,9 +181,9 @@ def _participant(label: str, files: _Files, needs: _Needs) -> Participant:
             problems.append(problem)
         else:
             notes = (choice.notes[image],) if image in choice.notes else ()
-            found.append(replace(run, notes=notes + run.notes))
+            readable.append(replace(run, notes=notes + run.notes))
     runs = []
-    for run in _attach_b0_series(found, b0_threshold=needs.b0_threshold):
+    for run in _attach_b0_series(readable, b0_threshold=needs.b0_threshold):
         try:
             runs.append(check_run(run, b0_threshold=needs.b0_threshold))
         except ParticipantError as problem:

@@ -35,7 +35,7 @@ def parse_json(path: Path) -> Any:
 def read_json(path: Path) -> Mapping[str, Any]:
     """Read the object in a JSON file; empty if there is none."""
     try:
-        found = parse_json(path)
+        content = parse_json(path)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return content if isinstance(content, Mapping) else {}

@@ -75,11 +75,11 @@ def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:
 def _find_validator() -> str:
     """Prefer the validator installed with this Python over one that happens to be on PATH."""
     beside = Path(sys.executable).parent / "bids-validator-deno"
-    found = str(beside) if beside.is_file() else shutil.which("bids-validator-deno")
-    if found is None:
+    program = str(beside) if beside.is_file() else shutil.which("bids-validator-deno")
+    if program is None:
         raise InputError(
             expected="the program bids-validator-deno",
             found="none beside this Python or on PATH",
             remedy="pip install bids-validator-deno, or give --skip-bids-validation",
         )
-    return found
+    return program

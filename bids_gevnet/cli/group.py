@@ -190,13 +190,13 @@ def _task_lines(task: dict[str, Any]) -> list[str]:
     head = f"{printable(task['title'])}: {task['n_participants']} participants"
     lines = [_short(head, _WIDTH), f"{'':<{_NAME}}{'balanced accuracy':<21}ROC AUC"]
     for scheme in ("folds", "leave-site-out"):
-        own = [model for model in task["models"] if scheme in model["schemes"]]
-        if own and scheme != "folds":
+        models = [model for model in task["models"] if scheme in model["schemes"]]
+        if models and scheme != "folds":
             lines.append(" each site by models of the other sites:")
-        for model in own:
-            found = model["schemes"][scheme]
-            cells = [_cell(found["pooled"][name]) for name in ("balanced_accuracy", "roc_auc")]
-            p = found["permutation"]["balanced_accuracy"]["p"]
+        for model in models:
+            scores = model["schemes"][scheme]
+            cells = [_cell(scores["pooled"][name]) for name in ("balanced_accuracy", "roc_auc")]
+            p = scores["permutation"]["balanced_accuracy"]["p"]
             name = ("  " if model["kind"] == "network" else "    ") + model["title"]
             end = f"p {p:.4f}" if p is not None and model["kind"] == "network" else ""
             lines.append(f"{_short(name, _NAME - 1):<{_NAME}}{cells[0]}{cells[1]}{end}".rstrip())

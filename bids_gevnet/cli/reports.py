@@ -50,22 +50,22 @@ def has_group(output_dir: Path) -> bool:
 
 def finished_labels(request: Request) -> list[str]:
     """Labels of participants whose derivatives are on disk, those asked for or all."""
-    found = {
+    finished = {
         path.name.removeprefix("sub-")
         for path in request.output_dir.glob("sub-*")
         if path.is_dir() and any(path.rglob(f"*_{FACTS}"))
     }
     wanted = {label.removeprefix("sub-") for label in request.settings.selection.participant_label}
-    missing = sorted(wanted - found)
-    if missing or not found:
+    missing = sorted(wanted - finished)
+    if missing or not finished:
         raise InputError(
             expected="derivatives of finished participants for --reports-only",
             found=f"none of {', '.join(missing) or 'anyone'} in {request.output_dir}",
             remedy="run the participant level first, without --reports-only",
         )
     scanned = {path.name.removeprefix("sub-") for path in request.bids_dir.glob("sub-*")}
-    chosen = read_selection(request.settings.selection, found | scanned)
-    return sorted(label for label in found if chosen.reason_against(label) is None)
+    chosen = read_selection(request.settings.selection, finished | scanned)
+    return sorted(label for label in finished if chosen.reason_against(label) is None)
 
 
 def write_methods(output_dir: Path, facts: "Sequence[ScanFacts] | None" = None) -> Path:

@@ -140,23 +140,23 @@ def _align_group(
     to_first: bool,
 ) -> NDArray[np.float64]:
     """Align volumes of one contrast: to the first or to each other, then again, finer."""
-    found = np.broadcast_to(np.eye(4), (len(group), 4, 4)).copy()
+    transforms = np.broadcast_to(np.eye(4), (len(group), 4, 4)).copy()
     if len(group) == 1:
-        return found
+        return transforms
     for voxel_mm, schedule in ((FIRST_PASS_MM, FIRST_PASS), (SECOND_PASS_MM, SECOND_PASS)):
         volumes = [coarse[voxel_mm][k][0] for k in group]
         affine = coarse[voxel_mm][int(group[0])][1]
         if schedule is FIRST_PASS and to_first:
             targets = [volumes[0]] * len(group)
         else:
-            targets = _mean_of_others(volumes, affine, found)
+            targets = _mean_of_others(volumes, affine, transforms)
         tasks = [
             (target, volume, affine, start, schedule)
-            for target, volume, start in zip(targets, volumes, found, strict=True)
+            for target, volume, start in zip(targets, volumes, transforms, strict=True)
         ]
         results = map(_register_one, tasks) if pool is None else pool.map(_register_one, tasks)
-        found = np.stack(list(results))
-    return found
+        transforms = np.stack(list(results))
+    return transforms
 
 
 def _aligned(
@@ -182,7 +182,7 @@ def _mean_of_others(
     """
     aligned = _aligned(volumes, affine, transforms)
     total = np.sum(aligned, axis=0, dtype=np.float64)
-    return [((total - own) / (len(volumes) - 1)).astype(np.float32) for own in aligned]
+    return [((total - volume) / (len(volumes) - 1)).astype(np.float32) for volume in aligned]
 
 
 def _register_one(

@@ -49,8 +49,8 @@ def draw_pose(settings: PhantomSettings, spec: ParticipantSpec, site: Site) -> N
     shift = rng.uniform(-1, 1, 3) * settings.pose_mm
     # Men's heads are larger on average: half the range is the sex, half the person.
     sex = 0.3 if spec.sex == "M" else -0.3
-    common, *own = rng.uniform(-1, 1, 4)
-    size = 1 + settings.pose_size * (sex + 0.5 * common + 0.2 * np.array(own))
+    common, *stretches = rng.uniform(-1, 1, 4)
+    size = 1 + settings.pose_size * (sex + 0.5 * common + 0.2 * np.array(stretches))
     pose = np.eye(4)
     pose[:3, :3] = rotation.as_matrix() @ np.diag(size)
     pose[:3, 3] = site.centre_mm + shift - pose[:3, :3] @ np.asarray(HEAD_CENTRE_MM)

@@ -29,7 +29,7 @@ from bids_gevnet.learn.cohort.left_out import (
 )
 from bids_gevnet.learn.cohort.scan_rows import (
     SAMPLES_ENDING,
-    ScanFacts,
+    RowReader,
     ScanRow,
     dataset_name,
     id_warnings,
@@ -124,7 +124,7 @@ def read_cohort(
             remedy="correct --site, or leave it out to use the scanner of the sidecars",
         )
     images, left_out = _choose_images(output_dir, bids_dir, set(table.index), selection)
-    facts = ScanFacts(table, bids_dir, site, tuple(covariates))
+    facts = RowReader(table, bids_dir, site, tuple(covariates))
     rows: list[ScanRow] = []
     grids: dict[str, Grid] = {}
     for image in images:

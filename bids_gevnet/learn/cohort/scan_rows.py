@@ -61,7 +61,7 @@ class ScanRow:
     mask: Path
 
 
-class ScanFacts:
+class RowReader:
     """What is known of each scan beside its image."""
 
     def __init__(
@@ -161,7 +161,7 @@ def scan_site(bids_dir: Path, entities: Mapping[str, str], column: str | None = 
     """
     if not (bids_dir / "participants.tsv").is_file():
         return scanner_name(bids_dir, entities)
-    return ScanFacts(read_people(bids_dir), bids_dir, column, ()).site_of(entities)
+    return RowReader(read_people(bids_dir), bids_dir, column, ()).site_of(entities)
 
 
 def read_people(bids_dir: Path) -> pd.DataFrame:

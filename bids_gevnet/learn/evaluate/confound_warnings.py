@@ -31,7 +31,7 @@ def confound_warnings(content: Mapping[str, Any]) -> list[str]:
 
 
 def _task_warnings(task: Mapping[str, Any]) -> Iterator[str]:
-    found = {
+    scores = {
         (model["kind"], model["model"]): (
             model["title"],
             model["schemes"]["folds"]["pooled"]["balanced_accuracy"],
@@ -41,29 +41,29 @@ def _task_warnings(task: Mapping[str, Any]) -> Iterator[str]:
     }
     confounds = [
         (name, *entry)
-        for (kind, name), entry in found.items()
+        for (kind, name), entry in scores.items()
         if kind == "baseline" and name in _INSTEAD and entry[1]["value"] is not None
     ]
-    for name, _, own in confounds:
-        if name == "site" and own["low"] > task["chance"]:
+    for name, _, score in confounds:
+        if name == "site" and score["low"] > task["chance"]:
             yield (
                 f"{task['title']}: the site alone tells the groups apart (balanced accuracy "
-                f"{_say(own)}): differences between groups may be differences between scanners."
+                f"{_say(score)}): differences between groups may be differences between scanners."
             )
-    for (kind, _), (title, own) in found.items():
-        if kind != "network" or own["value"] is None:
+    for (kind, _), (title, score) in scores.items():
+        if kind != "network" or score["value"] is None:
             continue
-        if own["low"] <= task["chance"]:
+        if score["low"] <= task["chance"]:
             yield (
                 f"{task['title']}: {title} is not clearly better than chance (balanced accuracy "
-                f"{_say(own)})."
+                f"{_say(score)})."
             )
             continue
         for name, rival, other in confounds:
-            if other["value"] >= own["low"]:
+            if other["value"] >= score["low"]:
                 yield (
                     f"{task['title']}: {rival.lower()} reaches {other['value']:.2f}, within or "
-                    f"above the interval of {title} ({_say(own)}): the network may have learnt "
+                    f"above the interval of {title} ({_say(score)}): the network may have learnt "
                     f"{_INSTEAD[name]} instead of the groups."
                 )
 

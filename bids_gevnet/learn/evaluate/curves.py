@@ -76,8 +76,8 @@ class HeldOut:
 
     def participants(self, label: int | None = None) -> int:
         """Count people, of one class if it is given."""
-        own = self.people if label is None else self.people[self.truth == label]
-        return len(np.unique(own))
+        people = self.people if label is None else self.people[self.truth == label]
+        return len(np.unique(people))
 
     def sides(self) -> Iterator[tuple[str, NDArray[np.bool_], Floats]]:
         """Name, truth and probability of each class that has curves."""
@@ -93,8 +93,8 @@ def roc_curves(held_out: HeldOut) -> list[dict[str, Any]]:
     entries = []
     for label, truth, chance in held_out.sides():
         folds, heights = [], []
-        for fold, own in _both_sides(held_out.folds, truth):
-            fpr, tpr, _ = roc_curve(truth[own], chance[own])
+        for fold, inside in _both_sides(held_out.folds, truth):
+            fpr, tpr, _ = roc_curve(truth[inside], chance[inside])
             area = float(auc(fpr, tpr))
             folds.append({"fold": fold, "fpr": _list(fpr), "tpr": _list(tpr), "auc": area})
             height = np.interp(GRID, fpr, tpr)
@@ -125,8 +125,8 @@ def pr_curves(held_out: HeldOut) -> list[dict[str, Any]]:
     entries = []
     for label, truth, chance in held_out.sides():
         folds = [
-            {"fold": fold} | curve(truth[own], chance[own])
-            for fold, own in _both_sides(held_out.folds, truth)
+            {"fold": fold} | curve(truth[inside], chance[inside])
+            for fold, inside in _both_sides(held_out.folds, truth)
         ]
         pooled = curve(truth, chance) if 0 < truth.sum() < len(truth) else None
         prevalence = float(truth.mean())
@@ -146,15 +146,15 @@ def reliability(held_out: HeldOut) -> dict[str, Any]:
     number = _bin(chance)
     bins = []
     for k in np.unique(number):
-        own = number == k
-        people = len(np.unique(held_out.people[own]))
+        inside = number == k
+        people = len(np.unique(held_out.people[inside]))
         bins.append(
             {
                 "low": float(k / BINS),
                 "high": float((k + 1) / BINS),
-                "n": int(own.sum()),
-                "predicted": float(chance[own].mean()),
-                "observed": wilson(float(outcome[own].mean()), people),
+                "n": int(inside.sum()),
+                "predicted": float(chance[inside].mean()),
+                "observed": wilson(float(outcome[inside].mean()), people),
             }
         )
     error = float(np.abs(calibration_gaps(outcome, chance).sum(axis=0)).sum() / len(chance))
@@ -194,9 +194,9 @@ def _both_sides(
     folds: NDArray[np.intp], truth: NDArray[np.bool_]
 ) -> Iterator[tuple[int, NDArray[np.bool_]]]:
     for fold in np.unique(folds):
-        own = folds == fold
-        if 0 < truth[own].sum() < own.sum():
-            yield int(fold), own
+        inside = folds == fold
+        if 0 < truth[inside].sum() < inside.sum():
+            yield int(fold), inside
 
 
 def _band(heights: Sequence[Floats]) -> dict[str, list[float] | None]:

@@ -196,8 +196,10 @@ class Resamples:
         rng = np.random.default_rng(seed)
         drawn = np.zeros((count, len(names)))
         for key in np.unique(keys):
-            own = np.flatnonzero(keys == key)
-            drawn[:, own] = rng.multinomial(len(own), np.full(len(own), 1 / len(own)), size=count)
+            members = np.flatnonzero(keys == key)
+            drawn[:, members] = rng.multinomial(
+                len(members), np.full(len(members), 1 / len(members)), size=count
+            )
         self.weights: Floats = drawn[:, unit]
 
     def means(self, values: Floats) -> Floats:
@@ -229,10 +231,10 @@ class Resamples:
         weight, positive = self.weights[:, order], truth[order]
         starts = np.flatnonzero(np.diff(chance[order], prepend=np.inf))
         gains = np.add.reduceat(weight * positive, starts, axis=1)  # (count, thresholds)
-        found = np.cumsum(gains, axis=1)
+        gained = np.cumsum(gains, axis=1)
         shown = np.cumsum(np.add.reduceat(weight, starts, axis=1), axis=1)
-        precision = found / np.maximum(shown, 1e-300)
-        precisions: Floats = (gains * precision).sum(axis=1) / found[:, -1]
+        precision = gained / np.maximum(shown, 1e-300)
+        precisions: Floats = (gains * precision).sum(axis=1) / gained[:, -1]
         return precisions
 
 

@@ -91,7 +91,7 @@ def _losses(held_out: HeldOut, draws: Resamples) -> dict[str, Value]:
 
     truth, chances = held_out.truth, held_out.probabilities
     classes = np.arange(len(held_out.labels))
-    own = np.clip(chances[np.arange(len(truth)), truth], np.finfo(np.float64).eps, 1)
+    of_truth = np.clip(chances[np.arange(len(truth)), truth], np.finfo(np.float64).eps, 1)
     squares = np.square(chances - np.eye(len(classes))[truth]).sum(axis=1)
     if len(classes) == 2:
         squares = squares / 2
@@ -106,6 +106,6 @@ def _losses(held_out: HeldOut, draws: Resamples) -> dict[str, Value]:
     error = float(np.abs(gaps.sum(axis=0)).sum() / len(chance))
     return {
         "brier": percentile_interval(brier, draws.means(squares)),
-        "log_loss": percentile_interval(loss, draws.means(-np.log(own))),
+        "log_loss": percentile_interval(loss, draws.means(-np.log(of_truth))),
         "ece": percentile_interval(error, errors),
     }

@@ -153,12 +153,12 @@ def _statistics(labels: Ints, probabilities: Floats) -> tuple[Floats, Floats]:
     predicted = probabilities.argmax(axis=1)
     recalls, areas = [], []
     for k in range(classes):
-        own = labels == k  # (n, n_scans)
-        size = own.sum(axis=1)
-        recalls.append((own & (predicted == k)).sum(axis=1) / np.maximum(size, 1))
+        is_class = labels == k  # (n, n_scans)
+        size = is_class.sum(axis=1)
+        recalls.append((is_class & (predicted == k)).sum(axis=1) / np.maximum(size, 1))
         ranks = rankdata(probabilities[:, k])
         others = labels.shape[1] - size
-        area = (own @ ranks - size * (size + 1) / 2) / np.maximum(size * others, 1)
+        area = (is_class @ ranks - size * (size + 1) / 2) / np.maximum(size * others, 1)
         areas.append(area)
     if classes == 2:
         areas = areas[1:]

@@ -97,8 +97,10 @@ def calibrate(
     """
     probabilities = np.empty_like(scores)
     for fold in np.unique(folds):
-        own = folds == fold
-        probabilities[own] = softmax(scores[own], fit_temperature(scores[~own], truth[~own]))
+        inside = folds == fold
+        probabilities[inside] = softmax(
+            scores[inside], fit_temperature(scores[~inside], truth[~inside])
+        )
     return probabilities, fit_temperature(scores, truth)
 
 
@@ -110,14 +112,14 @@ def write_predictions(path: Path, results: Sequence[TaskResult]) -> None:
     classes = sorted({label for result in results for label in result.labels})
     lines = [[*_FIXED, *(tsv_cell(f"prob_{label}") for label in classes)]]
     for result in results:
-        own = [result.task, result.kind, result.model, result.scheme]
+        origin = [result.task, result.kind, result.model, result.scheme]
         for row, fold, chances in zip(
             result.rows, result.folds, result.probabilities, strict=True
         ):
             predicted = result.labels[int(chances.argmax())]
             known = dict(zip(result.labels, (repr(float(p)) for p in chances), strict=True))
             cells: list[object] = [f"sub-{row.participant}", row.session and f"ses-{row.session}"]
-            cells += [row.scan, *own, int(fold), row.label, predicted]
+            cells += [row.scan, *origin, int(fold), row.label, predicted]
             cells += [row.site, row.age, row.sex, row.motion]
             cells += [known.get(label) for label in classes]
             lines.append([tsv_cell(cell) for cell in cells])

@@ -34,6 +34,7 @@ from bids_gevnet.bids.writing import write_image, write_json
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.learn.models.files import load_model
 from bids_gevnet.learn.train.progress import log, track
+from bids_gevnet.settings import DEFAULT_NETWORK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,15 +46,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MAX_SCANS = 24
-PREFERRED = "ckn2+gevnet"
 FORMAT = "bids_gevnet saliency 1"
 _LEAST_SHARE = 0.5
 _TINY = 1e-30
 
 
 def explained_network(networks: Sequence[str]) -> str:
-    """Which of several networks is explained: the paper's, or the first one."""
-    return PREFERRED if PREFERRED in networks else networks[0]
+    """Which of several networks is explained: the default one, or the first."""
+    return DEFAULT_NETWORK if DEFAULT_NETWORK in networks else networks[0]
 
 
 def write_saliency_maps(
@@ -76,16 +76,16 @@ def write_saliency_maps(
         The JSON files, of this run and earlier ones.
     """
     written = []
-    for own in _chosen(jobs):
-        folder = Path(own[0].model_dir).parent
+    for folds in _chosen(jobs):
+        folder = Path(folds[0].model_dir).parent
         target = folder / "saliency.json"
-        digest = {str(job.fold): job.digest for job in own}
+        digest = {str(job.fold): job.digest for job in folds}
         if not _is_current(target, digest, max_scans):
             try:
-                _write(folder, own, digest, max_scans, device or torch.device("cpu"))
+                _write(folder, folds, digest, max_scans, device or torch.device("cpu"))
             except (OSError, BidsGevnetError) as error:
                 # A report without this picture is better than none.
-                log.warning("No saliency for %s: %s", own[0].task, error)
+                log.warning("No saliency for %s: %s", folds[0].task, error)
                 continue
         written.append(target)
     return tuple(written)
@@ -179,9 +179,9 @@ def _write(
     everything = MeanMap(first.shape, 6 * first.nside**2)
     parts, entries = [], []
     for job in track(jobs, f"Saliency of {first.task}", len(jobs)):
-        own = [scans[c][1] for c in chosen if scans[c][0] is job]
+        explained = [scans[c][1] for c in chosen if scans[c][0] is job]
         part = MeanMap(first.shape, 6 * first.nside**2)
-        entries += _add_fold(job, own, (part, everything), device)
+        entries += _add_fold(job, explained, (part, everything), device)
         if part.scans:
             parts.append(part)
     content = {
@@ -218,12 +218,12 @@ def _add_fold(
     entries = []
     for index in chosen:
         volume, mask = (tensor[0].to(device) for tensor in reader.single(index))
-        found = saliency(network, volume, mask)
+        explanation = saliency(network, volume, mask)
         inside = mask.cpu().numpy()
-        voxels = found.voxels.double().cpu().numpy()
+        voxels = explanation.voxels.double().cpu().numpy()
         for total in maps:
-            total.add(voxels, found.directions.double().cpu().numpy(), inside)
-        entries.append(_entry(job, job.testing[index], found.target))
+            total.add(voxels, explanation.directions.double().cpu().numpy(), inside)
+        entries.append(_entry(job, job.testing[index], explanation.target))
     return entries
 
 
@@ -233,11 +233,11 @@ def _entry(job: TrainJob, scan: JobScan, target: int) -> dict[str, Any]:
 
 def agreement(parts: Sequence[MeanMap]) -> float | None:
     """Mean correlation of the maps of two folds, over voxels that both have."""
-    found = []
+    correlations = []
     for number, one in enumerate(parts):
         for other in parts[number + 1 :]:
             a, b = one.brain(), other.brain()
             both = (a > 0) & (b > 0)
             if both.sum() > 2 and a[both].std() > 0 and b[both].std() > 0:
-                found.append(float(np.corrcoef(a[both], b[both])[0, 1]))
-    return float(np.mean(found)) if found else None
+                correlations.append(float(np.corrcoef(a[both], b[both])[0, 1]))
+    return float(np.mean(correlations)) if correlations else None

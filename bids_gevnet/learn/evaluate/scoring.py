@@ -121,8 +121,13 @@ def evaluate_table(
         "permutations": permutations,
         "methods": dict(METHODS),
         "baselines": [
-            {"model": name, "title": own.title, "confound": own.confound, "about": own.about}
-            for name, own in BASELINES.items()
+            {
+                "model": name,
+                "title": baseline.title,
+                "confound": baseline.confound,
+                "about": baseline.about,
+            }
+            for name, baseline in BASELINES.items()
         ],
         "tasks": tasks,
         "ablation": ablation_table(tasks),
@@ -155,7 +160,9 @@ def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[s
                 "kind": kind,
                 "model": model,
                 "title": title,
-                "schemes": {name: evaluate(own, settings, name) for name, own in schemes.items()},
+                "schemes": {
+                    name: evaluate(held_out, settings, name) for name, held_out in schemes.items()
+                },
             }
         )
     everybody = rows.drop_duplicates("scan")
@@ -193,11 +200,11 @@ def _split_models(
     pairs = sorted(set(zip(rows["kind"], rows["model"], strict=True)), key=order)
     parts: dict[tuple[str, str], dict[str, HeldOut]] = {}
     for kind, model in pairs:
-        own = rows[(rows["kind"] == kind) & (rows["model"] == model)]
+        of_model = rows[(rows["kind"] == kind) & (rows["model"] == model)]
         parts[kind, model] = {
-            scheme: _held_out(own[own["scheme"] == scheme], labels)
+            scheme: _held_out(of_model[of_model["scheme"] == scheme], labels)
             for scheme in SCHEMES
-            if bool((own["scheme"] == scheme).any())
+            if bool((of_model["scheme"] == scheme).any())
         }
     return parts
 
@@ -219,13 +226,13 @@ def evaluate(held_out: HeldOut, settings: _Settings, scheme: str) -> dict[str, A
     """Evaluate one model under one scheme: pooled, by fold, by site, curves and test."""
     folds: list[dict[str, Any]] = []
     for fold in np.unique(held_out.folds):
-        own = held_out.part(held_out.folds == fold)
-        site = str(own.sites[0]) if scheme == "leave-site-out" else None
-        folds.append({"fold": int(fold), "site": site} | measure(own, settings.draw(own)))
+        part = held_out.part(held_out.folds == fold)
+        site = str(part.sites[0]) if scheme == "leave-site-out" else None
+        folds.append({"fold": int(fold), "site": site} | measure(part, settings.draw(part)))
     sites: list[dict[str, Any]] = []
     for site in np.unique(held_out.sites):
-        own = held_out.part(held_out.sites == site)
-        sites.append({"site": str(site)} | measure(own, settings.draw(own)))
+        part = held_out.part(held_out.sites == site)
+        sites.append({"site": str(site)} | measure(part, settings.draw(part)))
     return {
         "pooled": measure(held_out, settings.draw(held_out)),
         "folds": folds,
@@ -262,10 +269,10 @@ def _count(rows: pd.DataFrame, labels: tuple[str, ...]) -> list[dict[str, Any]]:
     counts = []
     for site in sorted(set(rows["site"])):
         for label in labels:
-            own = rows[(rows["site"] == site) & (rows["label"] == label)]
-            people = int(own["participant_id"].nunique())
+            members = rows[(rows["site"] == site) & (rows["label"] == label)]
+            people = int(members["participant_id"].nunique())
             counts.append(
-                {"site": site, "label": label, "participants": people, "scans": len(own)}
+                {"site": site, "label": label, "participants": people, "scans": len(members)}
             )
     return counts
 
@@ -283,9 +290,9 @@ def _compare(parts: dict[tuple[str, str], dict[str, HeldOut]]) -> list[dict[str,
                     "network": network,
                     "baseline": baseline,
                     "confound": baseline in BASELINES and BASELINES[baseline].confound,
-                    "balanced_accuracy_difference": _difference(own, rivals[scheme]),
+                    "balanced_accuracy_difference": _difference(held_out, rivals[scheme]),
                 }
-                for scheme, own in schemes.items()
+                for scheme, held_out in schemes.items()
                 if scheme in rivals
             ]
     return comparisons
@@ -296,7 +303,7 @@ def _difference(first: HeldOut, second: HeldOut) -> Value:
         return NOTHING
     differences = []
     for k in range(len(first.labels)):
-        own = first.truth == k
-        right = (first.predicted[own] == k, second.predicted[own] == k)
+        is_class = first.truth == k
+        right = (first.predicted[is_class] == k, second.predicted[is_class] == k)
         differences.append(paired_difference(*right, first.participants(k)))
     return mover_mean(differences, method="mover_paired")

@@ -56,5 +56,5 @@ def fit_temperature(scores: Floats, labels: NDArray[np.integer[Any]]) -> float:
         log_p = log_softmax(wide / np.exp(log_temperature), axis=1)
         return -float(log_p[np.arange(len(labels)), labels].mean())
 
-    found = minimize_scalar(loss, bounds=_LOG_RANGE, method="bounded")
-    return float(np.exp(found.x))
+    best = minimize_scalar(loss, bounds=_LOG_RANGE, method="bounded")
+    return float(np.exp(best.x))

@@ -102,12 +102,12 @@ def _load_moments(
     network: nn.Module, optimiser: torch.optim.Adam, tensors: dict[str, Any]
 ) -> None:
     for name, parameter in network.named_parameters():
-        own = {
+        moments = {
             moment: tensors[f"adam.{name}.{moment}"]
             for moment in ("step", "exp_avg", "exp_avg_sq")
             if f"adam.{name}.{moment}" in tensors
         }
-        for moment, value in own.items():
+        for moment, value in moments.items():
             # Adam keeps its step count on the CPU, the moments beside the parameter.
             where = value if moment == "step" else value.to(parameter.device)
             optimiser.state[parameter][moment] = where

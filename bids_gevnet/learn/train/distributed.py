@@ -146,15 +146,15 @@ def device_count(devices: str, *, cpus: int) -> tuple[int, bool]:
     cpus : int
         Cores we may use.
     """
-    found = torch.cuda.device_count()
+    gpus = torch.cuda.device_count()
     if devices == "auto":
-        return (found, True) if found else (max(1, cpus), False)
+        return (gpus, True) if gpus else (max(1, cpus), False)
     if devices.startswith("cpu:"):
         return int(devices.removeprefix("cpu:")), False
-    if int(devices) > found:
+    if int(devices) > gpus:
         raise InputError(
             expected=f"{devices} GPUs for --devices",
-            found=f"{found}",
+            found=f"{gpus}",
             remedy=f"give --devices auto, or cpu:{cpus} to train on {cpus} cores",
         )
     return int(devices), True

@@ -183,9 +183,9 @@ class TrainingLoop(ABC):
 
     def resume(self) -> bool:
         """Go to where the last checkpoint of this job is; say whether there is one."""
-        found = load_checkpoint(self._checkpoint, self.network, self.optimiser, self._digest)
-        self.position = found or self.position
-        return found is not None
+        position = load_checkpoint(self._checkpoint, self.network, self.optimiser, self._digest)
+        self.position = position or self.position
+        return position is not None
 
     def save(self) -> None:
         """Write a checkpoint, in the first process."""

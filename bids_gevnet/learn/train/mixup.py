@@ -59,7 +59,7 @@ def plan_epoch(
     rng = np.random.default_rng((seed, epoch))
     by_class = []
     for label in sorted(set(labels)):
-        members = rng.permutation([i for i, own in enumerate(labels) if own == label])
+        members = rng.permutation([i for i, other in enumerate(labels) if other == label])
         real = members[:samples_per_class]
         plan = [Mixture(int(i), int(i), 1.0, label) for i in real]
         for _ in range(samples_per_class - len(real)):

@@ -272,11 +272,11 @@ class Trainer(TrainingLoop):
 
     def _training_energies(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Log mean energy of each degree of each training scan, harmonised."""
-        own = [
+        energies = [
             (index, mean_log_rish(self.reader.read(index)[0], nside=self.job.nside))
             for index in self.processes.share(range(len(self.labels)))
         ]
-        return np.array([values for _, values in sorted(self.processes.gather(own))])
+        return np.array([values for _, values in sorted(self.processes.gather(energies))])
 
 
 def choose_pieces(job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int) -> Pieces:

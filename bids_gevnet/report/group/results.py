@@ -1,13 +1,15 @@
 """Read the results of the group level from group_metrics.json, as the report shows them.
 
-The file may be of another version or damaged: everything is read piece by piece, and what is not
-of the kind it should be counts as missing.
+The file may be of another version or damaged: everything is read piece by piece, and what has
+another type than expected counts as missing.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from bids_gevnet.settings import DEFAULT_NETWORK
 
 JsonObject = Mapping[str, Any]
 
@@ -250,7 +252,7 @@ class TaskResult:
     @property
     def main(self) -> ModelResult | None:
         """The network that is shown in full: the paper's, or the first."""
-        preferred = [m for m in self.networks if m.model == "ckn2+gevnet"]
+        preferred = [m for m in self.networks if m.model == DEFAULT_NETWORK]
         return next(iter(preferred or self.networks), None)
 
     def beside(self, measure: str) -> list[Bar]:
