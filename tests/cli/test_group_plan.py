@@ -41,8 +41,10 @@ def root(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run set what libraries read, and forget it afterwards."""
     for name in ("NIPYPE_CONFIG_DIR", "MPLCONFIGDIR", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, "/nonexistent")
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -205,6 +207,14 @@ def test_the_dry_run_says_what_will_be_trained(
     assert "models to train: 5 of ckn2" in printed
     assert "steps per model: 9" in printed
     assert "scans through a network, over all models: 300" in printed
+
+
+def test_a_truncated_mask_does_not_stop_the_dry_run(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mask,) = (root / "derivatives" / "sub-000").rglob("*space-*_desc-brain_mask.nii.gz")
+    mask.write_bytes(mask.read_bytes()[:-20])
+    assert plan(root, capsys, "--folds", "2")[0] == 0
 
 
 def test_planned_disk_is_what_the_store_takes(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,10 @@ def plan_effort(cohort: Cohort, plan: StudyPlan, settings: LearningSettings) -> 
 def _scan_bytes(cohort: Cohort) -> int:
     import nibabel as nib
 
-    brain = np.asarray(nib.load(cohort.rows[0].mask).dataobj) > 0
+    try:
+        brain = np.asarray(nib.load(cohort.rows[0].mask).dataobj) > 0
+    except (OSError, EOFError, ValueError, zlib.error):
+        brain = np.ones(cohort.shape, bool)  # an upper bound; reading the scan says what is wrong
     return stored_bytes(brain, nside=cohort.nside)
 
 
