@@ -7,7 +7,8 @@ from report.group_study import GroupStudy
 
 from bids_gevnet.cli.demo import tell_results
 from bids_gevnet.cli.run import main
-from bids_gevnet.learn.models.files import ModelCard, write_card
+from bids_gevnet.learn.models.files import ModelCard, write_model
+from bids_gevnet.nn import build
 
 PEOPLE = 4
 
@@ -112,14 +113,14 @@ def test_the_plan_names_the_network_of_the_model(dataset, trained_model, tmp_pat
 
 @pytest.fixture
 def trained_model(tmp_path) -> Path:
-    """A model's card: all that a plan reads of it."""
+    """A model folder with the weights it started with."""
     card = ModelCard(
         network="ckn2", labels=("AD", "PD"), task="t", fold=None, nside=4, shape=(2, 2, 2),
         affine=((1.0, 0.0, 0.0, 0.0),) * 4, temperature=1.0, options={}, participants=(),
         fingerprints=(), dataset="", sites=(), max_motion=None, rish_low=(), rish_high=(),
         harmonised=False, warnings=(), digest="",
     )  # fmt: skip
-    write_card(tmp_path / "model", card)
+    write_model(tmp_path / "model", build("ckn2", nside=4), card, None)
     return tmp_path / "model"
 
 

@@ -187,10 +187,12 @@ class StopRequest:
             return
         before = {number: signal.signal(number, self._receive) for number in STOP_SIGNALS}
         before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._give_up)
+        remaining, interval = signal.getitimer(signal.ITIMER_REAL)  # somebody else's alarm
         try:
             yield self
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            if self.asked:
+                signal.setitimer(signal.ITIMER_REAL, remaining, interval)
             for number, handler in before.items():
                 signal.signal(number, handler)
 

@@ -65,11 +65,11 @@ def test_folder_has_what_the_design_lists(folder: Path) -> None:
     assert "torch " in (folder / "environment.txt").read_text()
 
 
-def vouch_for_weights(folder: Path) -> None:
-    """Make the card say that the weights are as they were written, as a forger would."""
+def vouch_for_files(folder: Path) -> None:
+    """Make the card say that all files are as they were written, as a forger would."""
     path = folder / "model.json"
     content = json.loads(path.read_text())
-    content["files"]["model.safetensors"] = hash_file(folder / "model.safetensors")
+    content["files"] = {name: hash_file(folder / name) for name in content["files"]}
     path.write_text(json.dumps(content))
 
 
@@ -96,14 +96,14 @@ class Evil:
 )
 def test_hostile_weights_are_refused(folder: Path, content: bytes) -> None:
     (folder / "model.safetensors").write_bytes(content)
-    vouch_for_weights(folder)
+    vouch_for_files(folder)
     with pytest.raises(InputError, match="weights of ckn2"):
         load_model(folder)
 
 
 def test_pickled_weights_under_the_right_name_are_refused(folder: Path) -> None:
     torch.save({"evil": Evil()}, folder / "model.safetensors")
-    vouch_for_weights(folder)
+    vouch_for_files(folder)
     with pytest.raises(InputError, match="weights of ckn2"):
         load_model(folder)
 
@@ -112,7 +112,7 @@ def test_weights_of_another_network_are_refused(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     weights["head.0.weight"] = torch.zeros(3, 3)
     save_file(weights, folder / "model.safetensors")
-    vouch_for_weights(folder)
+    vouch_for_files(folder)
     with pytest.raises(InputError, match="size mismatch"):
         load_model(folder)
 
@@ -167,6 +167,7 @@ def test_missing_folder_says_what_to_give(tmp_path: Path) -> None:
 
 def test_hostile_harmonisation_is_refused(folder: Path) -> None:
     (folder / "harmonisation.npz").write_bytes(pickle.dumps(Evil()))
+    vouch_for_files(folder)
     with pytest.raises(InputError, match="gains written by bids_gevnet"):
         load_model(folder)
 

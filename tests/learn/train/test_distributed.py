@@ -3,6 +3,7 @@
 import csv
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import torch.multiprocessing as mp
 from safetensors.torch import load_file
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.learn.train import distributed
 from bids_gevnet.learn.train.distributed import (
     Processes,
     StopRequest,
+    TrainingInterrupted,
     _translate_slurm,
     device_count,
     first_host,
@@ -26,7 +29,7 @@ from bids_gevnet.learn.train.jobs import TrainJob, write_jobs
 from bids_gevnet.learn.train.outputs import read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.torchrun import Devices, train
-from bids_gevnet.learn.train.trainer import train_job
+from bids_gevnet.learn.train.trainer import score_held_out, train_job
 
 
 def _work(rank: int, size: int, port: int, job: TrainJob) -> None:
@@ -42,6 +45,7 @@ def _work(rank: int, size: int, port: int, job: TrainJob) -> None:
     with join_processes() as processes:
         assert (processes.rank, processes.size) == (rank, size)
         train_job(job, processes, StopRequest(), TrainingProgress(1, active=False))
+        score_held_out(job, processes)
 
 
 def losses(job: TrainJob) -> list[float]:
@@ -121,6 +125,23 @@ def test_signal_is_remembered_and_handlers_are_put_back() -> None:
         os.kill(os.getpid(), signal.SIGUSR1)
         assert stop.agreed(Processes())
     assert signal.getsignal(signal.SIGUSR1) == before
+
+
+def test_a_second_signal_does_not_wait_for_the_step() -> None:
+    with StopRequest().listening() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(TrainingInterrupted, match="a second signal"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_step_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "PATIENCE_S", 0.05)
+    with StopRequest().listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(TrainingInterrupted, match="a step that took more than"):
+            time.sleep(5)
+    time.sleep(0.1)  # the alarm is off
 
 
 @pytest.mark.parametrize(("devices", "expected"), [("auto", (4, False)), ("cpu:3", (3, False))])

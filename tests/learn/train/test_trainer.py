@@ -42,7 +42,8 @@ class StopAt(StopRequest):
         super().__init__()
         self.left = steps
 
-    def agreed(self, processes: Processes) -> bool:  # noqa: ARG002
+    @property
+    def asked(self) -> bool:
         self.left -= 1
         return self.left == 0
 
