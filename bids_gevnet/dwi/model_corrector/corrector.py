@@ -247,17 +247,23 @@ class _Estimator:
         self,
         coefficients: Sequence[torch.Tensor],
         lattice: Lattice,
-        points: torch.Tensor,
         volumes: NDArray[np.intp],
+        brain: Brain | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read volumes at reference points, (g, v) values and (g, v) whether they were seen."""
+        """Read volumes in the reference, (g, v) values and (g, v) whether they were seen.
+
+        At the points of the brain, or at all of the lattice.
+        """
         warp = self.warp
+        points = lattice.points() if brain is None else brain.points
+        field = None if self.field is None else self.field.on_grid(lattice.positions)
+        if field is not None and brain is not None:
+            field = field.select(brain.near)
 
         def one(k: int) -> tuple[torch.Tensor, torch.Tensor]:
             return read_through(
-                coefficients[k], lattice, points, warp.motion[k], warp.eddy[k], warp.axis,
-                self.field,
-            )  # fmt: skip
+                coefficients[k], lattice, points, warp.motion[k], warp.eddy[k], warp.axis, field
+            )
 
         read = self.workers.map(one, volumes)
         values, valid = (torch.stack(part) for part in zip(*read, strict=True))
@@ -268,7 +274,7 @@ class _Estimator:
     def _mean(
         self, coefficients: Sequence[torch.Tensor], lattice: Lattice, volumes: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        values, _ = self._read(coefficients, lattice, lattice.points(), volumes)
+        values, _ = self._read(coefficients, lattice, volumes)
         return np.asarray(values.mean(dim=0).cpu().numpy().reshape(lattice.shape))
 
     def _brain(
@@ -314,7 +320,7 @@ class _Estimator:
         for number, volumes in enumerate(self.groups):
             if len(volumes) < 2:
                 continue
-            values, valid = self._read(coefficients, lattice, brain.points, volumes)
+            values, valid = self._read(coefficients, lattice, volumes, brain)
             predicted = self._matrix(volumes, values, CAUTION) @ values
             is_b0 = volumes is self.series.shells.b0
             terms = None if is_b0 or len(volumes) < FEWEST_FOR_EDDY else level.terms
@@ -394,7 +400,7 @@ class _Estimator:
         for volumes in self.weighted:
             if len(volumes) < FEWEST_FOR_EDDY:
                 continue
-            values, _ = self._read(coefficients, lattice, brain.points, volumes)
+            values, _ = self._read(coefficients, lattice, volumes, brain)
             predicted = self._matrix(volumes, values, 1.0) @ values
 
             def one(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bids_gevnet.dwi.model_corrector.warp import Field
+    from bids_gevnet.dwi.model_corrector.warp import FieldAtPoints
 
 N_RIGID = 6
 _HUBER = 2.0
@@ -146,12 +146,13 @@ class Lattice:
         self.spacing = np.maximum(sizes_mm, level.voxel_mm)
         extent = np.asarray(shape[:3]) * sizes_mm
         self.shape = tuple(int(n) for n in np.maximum(np.rint(extent / self.spacing), 1))
-        positions = [
+        self.positions = [
             (np.arange(m) - (m - 1) / 2) * h / s + (n - 1) / 2
             for m, h, s, n in zip(self.shape, self.spacing, sizes_mm, shape[:3], strict=True)
         ]
+        """Voxels of the grid along each axis, in voxels of the series."""
         sigma = np.sqrt(np.maximum(level.fwhm_mm**2 - sizes_mm**2, 0)) / _FWHM / sizes_mm
-        self.sampler = Sampler(shape[:3], positions, sigma.tolist(), device)
+        self.sampler = Sampler(shape[:3], self.positions, sigma.tolist(), device)
         self.device = torch.device(device)
         self.correlated = float(np.prod(np.maximum(level.fwhm_mm / self.spacing, 1.0)))
         """Neighbouring voxels share their noise: so many of them count as one."""
@@ -164,8 +165,11 @@ class Lattice:
         """Return positions in mm of flat voxel indices (default: all), (v, 3)."""
         flat = np.arange(np.prod(self.shape)) if index is None else index
         voxels = np.stack(np.unravel_index(flat, self.shape), axis=1)
-        centred = torch.as_tensor(voxels, dtype=torch.float32, device=self.device) - self._middle
-        return centred / self._scale
+        return self.from_voxels(torch.as_tensor(voxels, dtype=torch.float32, device=self.device))
+
+    def from_voxels(self, voxels: torch.Tensor) -> torch.Tensor:
+        """Return points in mm of grid positions, (v, 3)."""
+        return (voxels - self._middle) / self._scale
 
     def to_voxels(self, points: torch.Tensor) -> torch.Tensor:
         """Return grid positions of points in mm, (v, 3)."""
@@ -220,7 +224,7 @@ def read_through(
     motion: NDArray[np.float64],
     eddy: NDArray[np.float64],
     axis: int,
-    field: Field | None,
+    field: FieldAtPoints | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Read a raw volume through an estimate, with the Jacobian.
 
