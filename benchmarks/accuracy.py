@@ -2,6 +2,7 @@
 
     python benchmarks/accuracy.py [--real-data FOLDER] [--voxel-mm 3] [--heads 2]
     python benchmarks/accuracy.py --only correction [--parts 32 noise ...] [--real-data FOLDER]
+    python benchmarks/accuracy.py --only held-out [--cases "b 1000" ...]
 
 FOLDER is a BIDS dataset with reference masks under derivatives/fsl (``*_desc-bet2_mask`` and
 ``*_desc-mrtrix_mask``). Prints one table in Markdown: what, found, wanted.
@@ -199,16 +200,23 @@ def main() -> None:
     parser.add_argument("--real-data", type=Path)
     parser.add_argument("--voxel-mm", type=float, default=3.0)
     parser.add_argument("--heads", type=int, default=2)
-    parser.add_argument("--only", choices=["correction"])
+    parser.add_argument("--only", choices=["correction", "held-out"])
+    parser.add_argument("--cases", nargs="*", default=[])
     parser.add_argument("--parts", nargs="*", default=[])
-    parser.add_argument("--seeds", nargs="*", type=int, default=[100])
+    parser.add_argument("--seeds", nargs="*", type=int)
     options = parser.parse_args()
     print("| what | found | wanted |\n|---|---|---|")
     if options.only == "correction":
         from correction import correction_figures
 
-        parts, seeds = tuple(options.parts), tuple(options.seeds)
+        parts, seeds = tuple(options.parts), tuple(options.seeds or [100])
         correction_figures(show, options.voxel_mm, options.real_data, parts, seeds)
+        return
+    if options.only == "held-out":
+        from ball_and_sticks import HELD_OUT
+        from held_out import held_out_figures
+
+        held_out_figures(show, tuple(options.cases), tuple(options.seeds or HELD_OUT))
         return
     noise_figures()
     resampling_speed()

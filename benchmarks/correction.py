@@ -1,7 +1,7 @@
 """How well motion, eddy currents, lost slices and susceptibility are corrected without FSL.
 
     python benchmarks/accuracy.py --only correction [--real-data FOLDER] [--voxel-mm 3]
-        [--parts 32 64 noise quiet still pair real] [--seeds 0 1]
+        [--parts 32 64 noise quiet still pair field real] [--seeds 0 1]
 
 Phantoms have known truth: displacements are compared at brain voxels, as vectors in mm, tensors in
 all white matter (more than half of the voxel). Beside the model, ANTs and nothing stands what
@@ -12,7 +12,9 @@ scan and applies them to the same scan without noise and lost slices.
 
 from __future__ import annotations
 
+import cProfile
 import math
+import pstats
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -284,7 +286,7 @@ def correction_figures(
     parts: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (100,),
 ) -> None:
-    """Print all figures, or those of some parts: 32, 64, noise, quiet, still, pair, real."""
+    """Print all figures, or those of some parts (see the top of the file)."""
 
     def wanted(part: str) -> bool:
         return not parts or part in parts
@@ -300,10 +302,13 @@ def correction_figures(
                 )
                 name = f"phantom {seed}, {voxel_mm:g} mm, {directions} directions, SNR {snr:g}"
                 compare(show, name if outliers else f"{name}, no lost slices", case)
-        if wanted("still"):
-            still_phantom(show, voxel_mm, seed)
-        if wanted("pair"):
-            susceptibility_phantom(show, voxel_mm, seed)
+        for part, figure in {
+            "still": still_phantom,
+            "pair": susceptibility_phantom,
+            "field": field_cost,
+        }.items():
+            if wanted(part):
+                figure(show, voxel_mm, seed)
     if real_data is not None:
         from correction_real import real_pair, real_series
 
@@ -311,3 +316,34 @@ def correction_figures(
             real_pair(show, real_data)
         if wanted("real"):
             real_series(show, real_data)
+
+
+def field_cost(show: Show, voxel_mm: float, seed: int) -> None:
+    """Time the search for outlier slices and the whole estimate with a field and without."""
+    case = simulate(voxel_mm=voxel_mm, reverse_b0=True, outliers=0.3, seed=seed)
+    name = f"phantom {seed}, {voxel_mm:g} mm, 32 directions, susceptibility field"
+    without, search_without, all_without = timed_correction(case.series, None)
+    given, search_with, all_with = timed_correction(case.series, case.truth.field)
+    show(
+        f"{name}: processor time with the field over without: search for outlier slices / whole "
+        "estimate",
+        f"{search_with / search_without:.2f} ({search_with:.1f} s) / {all_with / all_without:.2f}",
+        "at most 1.3",
+    )
+    both = (given.outliers & without.outliers).sum()
+    show(
+        f"{name}: outlier slices with the field / without / with and without / lost",
+        f"{given.outliers.sum()} / {without.outliers.sum()} / {both} / "
+        f"{len(case.scan.truth.dropped)}",
+        "the same",
+    )
+
+
+def timed_correction(
+    series: DiffusionSeries, field: np.ndarray | None
+) -> tuple[Correction, float, float]:
+    """Correct; return also the seconds of the search for outlier slices and of everything."""
+    profile = cProfile.Profile(time.process_time)
+    correction = profile.runcall(correct_series, series, field)
+    statistics = pstats.Stats(profile).get_stats_profile()
+    return correction, statistics.func_profiles["_find_lost_slices"].cumtime, statistics.total_tt

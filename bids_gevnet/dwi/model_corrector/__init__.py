@@ -21,9 +21,10 @@ Read in this order:
 3. `motion_and_eddy_step`: one Gauss-Newton step for motion and eddy field of every volume;
 4. `eddy_over_gradients`: eddy currents follow the gradient that caused them, so all volumes
    together say more about them than each alone;
-5. `outlier_slices`: slices that lost their signal, found and replaced by their prediction;
-6. `susceptibility`: the field s from b0s with opposite phase encoding;
-7. `corrector`: the loop over all of these; `splines` is the interpolation they share.
+5. `motion_over_time`: heads do not follow gradients, so what does is not motion;
+6. `outlier_slices`: slices that lost their signal, found and replaced by their prediction;
+7. `susceptibility`: the field s from b0s with opposite phase encoding;
+8. `corrector`: the loop over all of these; `splines` is the interpolation they share.
 
 Not modelled, and FSL's eddy can: motion within a volume, and the change of the susceptibility
 field with the pose of the head.

@@ -8,10 +8,13 @@ between gradients. From coarse to fine, again and again:
    Jacobian (`warp`);
 2. predict each from the others;
 3. one Gauss-Newton step for motion and eddy terms of every volume
-   (`motion_and_eddy_step`), pulled towards a linear model of the gradients
+   (`motion_and_eddy_step`), whose eddy part is replaced by a linear model of the gradients
    (`eddy_over_gradients`);
 4. between levels, find slices that lost their signal and replace them
    (`outlier_slices`).
+
+At the end the positions of all volumes, in the order of acquisition, tell motion from what follows
+the gradients (`motion_over_time`).
 
 b0s move rigidly among each other. The mean of each shell is brought to the mean b0 by mutual
 information, as contrast differs between shells. The first b0 is the reference.
@@ -32,9 +35,8 @@ from bids_gevnet.dwi.gradients import rotate_bvecs, voxel_sizes
 from bids_gevnet.dwi.mask import brain_mask, grow_mask, head_mask
 from bids_gevnet.dwi.model_corrector.eddy_over_gradients import (
     fit_eddy_model,
+    follow_gradients,
     gradient_drive,
-    regularise,
-    settle,
 )
 from bids_gevnet.dwi.model_corrector.motion_and_eddy_step import (
     N_RIGID,
@@ -46,7 +48,13 @@ from bids_gevnet.dwi.model_corrector.motion_and_eddy_step import (
     gauss_newton_step,
     move,
     read_through,
+    rigid_vector,
     single_threaded,
+)
+from bids_gevnet.dwi.model_corrector.motion_over_time import (
+    UNKNOWN_MM,
+    Positions,
+    separate_motion,
 )
 from bids_gevnet.dwi.model_corrector.outlier_slices import (
     Losses,
@@ -54,10 +62,7 @@ from bids_gevnet.dwi.model_corrector.outlier_slices import (
     predict_slices,
     sum_slices,
 )
-from bids_gevnet.dwi.model_corrector.volume_prediction import (
-    mean_of_others_matrix,
-    prediction_matrix,
-)
+from bids_gevnet.dwi.model_corrector.volume_prediction import Predictor, mean_of_others_matrix
 from bids_gevnet.dwi.model_corrector.warp import Field, still_warp
 from bids_gevnet.dwi.motion import LARGEST_MOTION_MM, align_means, displacement_mm
 from bids_gevnet.errors import ParticipantError
@@ -71,16 +76,20 @@ if TYPE_CHECKING:
     from bids_gevnet.dwi.model_corrector.warp import Warp
     from bids_gevnet.dwi.shells import Shells
 
-LEVELS = (Level(6.0, 9.0, 5), Level(4.0, 5.0, 4), Level(3.0, 3.0, 2, quadratic=True))
-CAUTION = 10.0
-"""Noise of the prediction, as a multiple of the one that predicts best. Misplacements that vary
-smoothly over directions are themselves predicted, and go away slowly: on a phantom of 32
-directions 12 steps left 0.27 mm without and 0.18 mm with it. FSL's eddy uses 10 as well."""
+LEVELS = (
+    Level(6.0, 9.0, 5, caution=10.0),
+    Level(4.0, 5.0, 4, caution=3.0),
+    Level(3.0, 3.0, 2, caution=1.0, quadratic=True),
+)
+
+CLASSES = 6
+"""Of voxels, from those that vary least over the directions to those that vary most."""
 
 MARGIN_MM = 6.0
 FEWEST_FOR_EDDY = 6
 """Volumes a shell needs before eddy terms are estimated on it; with fewer only motion is."""
 
+_SMALLEST_SPREAD = 0.3
 _SAMPLE = 3000
 _SEED = 6
 _FEWEST_VOXELS = 8
@@ -211,6 +220,9 @@ class _Estimator:
         self.groups = [g for g in (shells.b0, *(s.volumes for s in shells.shells)) if g.size]
         self.weighted = [g for g in self.groups if g is not shells.b0]
         threshold = float(series.bvals[shells.b0].max()) if shells.b0.size else -1.0
+        self.variance = np.full((count, N_RIGID), UNKNOWN_MM**2)
+        if shells.b0.size == 1:
+            self.variance[shells.b0] = 0
         self.drive = gradient_drive(series.bvals, series.bvecs_ras, threshold)
 
     def run(self, levels: Sequence[Level]) -> Correction:
@@ -247,17 +259,23 @@ class _Estimator:
         self,
         coefficients: Sequence[torch.Tensor],
         lattice: Lattice,
-        points: torch.Tensor,
         volumes: NDArray[np.intp],
+        brain: Brain | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Read volumes at reference points, (g, v) values and (g, v) whether they were seen."""
+        """Read volumes in the reference, (g, v) values and (g, v) whether they were seen.
+
+        At the points of the brain, or at all of the lattice.
+        """
         warp = self.warp
+        points = lattice.points() if brain is None else brain.points
+        field = None if self.field is None else self.field.on_grid(lattice.positions)
+        if field is not None and brain is not None:
+            field = field.select(brain.near)
 
         def one(k: int) -> tuple[torch.Tensor, torch.Tensor]:
             return read_through(
-                coefficients[k], lattice, points, warp.motion[k], warp.eddy[k], warp.axis,
-                self.field,
-            )  # fmt: skip
+                coefficients[k], lattice, points, warp.motion[k], warp.eddy[k], warp.axis, field
+            )
 
         read = self.workers.map(one, volumes)
         values, valid = (torch.stack(part) for part in zip(*read, strict=True))
@@ -268,7 +286,7 @@ class _Estimator:
     def _mean(
         self, coefficients: Sequence[torch.Tensor], lattice: Lattice, volumes: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        values, _ = self._read(coefficients, lattice, lattice.points(), volumes)
+        values, _ = self._read(coefficients, lattice, volumes)
         return np.asarray(values.mean(dim=0).cpu().numpy().reshape(lattice.shape))
 
     def _brain(
@@ -287,19 +305,28 @@ class _Estimator:
 
     # ------------------------------------------------------------------ estimating
 
-    def _matrix(
+    def _predict(
         self, volumes: NDArray[np.intp], values: torch.Tensor, caution: float
     ) -> torch.Tensor:
-        """Return the matrix that predicts each volume of a group from the others."""
+        """Predict each volume of a group from the others, (g, v).
+
+        Voxels are sorted into classes by how much they vary over the volumes, and each class is
+        predicted in its own way. In grey matter and at the edge of the brain, where directions
+        do not matter, the mean of the others is expected: what varies there is misplaced.
+        """
         if volumes is self.series.shells.b0:
-            matrix = mean_of_others_matrix(len(volumes))
-        else:
-            order = np.random.default_rng(_SEED).permutation(values.shape[1])
-            pick = torch.as_tensor(np.sort(order[:_SAMPLE]), device=values.device)
-            turned = rotate_bvecs(self.series.bvecs_ras[volumes], self.warp.transforms[volumes])
-            sample = values[:, pick].double().cpu().numpy()
-            matrix = prediction_matrix(turned, sample, caution)
-        return torch.as_tensor(matrix, dtype=torch.float32, device=values.device)
+            return _like(mean_of_others_matrix(len(volumes)), values) @ values
+        predictor = self._predictor(volumes)
+        order = torch.argsort(values.std(dim=0))
+        predicted = torch.empty_like(values)
+        for part in torch.tensor_split(order, CLASSES):
+            matrix = predictor.matrix(_sample(values[:, part], _SAMPLE // CLASSES), caution)
+            predicted[:, part] = _like(matrix, values) @ values[:, part]
+        return predicted
+
+    def _predictor(self, volumes: NDArray[np.intp]) -> Predictor:
+        transforms = self.warp.transforms[volumes]
+        return Predictor(rotate_bvecs(self.series.bvecs_ras[volumes], transforms))
 
     def _iterate(
         self,
@@ -314,23 +341,25 @@ class _Estimator:
         for number, volumes in enumerate(self.groups):
             if len(volumes) < 2:
                 continue
-            values, valid = self._read(coefficients, lattice, brain.points, volumes)
-            predicted = self._matrix(volumes, values, CAUTION) @ values
+            values, valid = self._read(coefficients, lattice, volumes, brain)
+            predicted = self._predict(volumes, values, level.caution)
             is_b0 = volumes is self.series.shells.b0
             terms = None if is_b0 or len(volumes) < FEWEST_FOR_EDDY else level.terms
+            spread = None if terms is None else _spread(values - predicted, valid)
 
             def one(
                 i: int,
                 values: torch.Tensor = values,
                 valid: torch.Tensor = valid,
                 predicted: torch.Tensor = predicted,
+                spread: torch.Tensor | None = spread,
                 volumes: NDArray[np.intp] = volumes,
                 terms: slice | None = terms,
             ) -> Step:
                 return gauss_newton_step(
                     values[i], valid[i], predicted[i], brain,
                     self.warp.motion[volumes[i]], self.warp.axis, terms,
-                    correlated=lattice.correlated,
+                    spread=spread,
                 )  # fmt: skip
 
             steps = self.workers.map(one, range(len(volumes)))
@@ -354,6 +383,7 @@ class _Estimator:
         motion, eddy = self.warp.motion.copy(), self.warp.eddy.copy()
         for k, step in rigid:
             motion[k] = move(motion[k], step.delta)
+            self.variance[k] = step.rigid_variance
         if full:
             volumes = np.array([k for k, _, _ in full])
             shell = np.unique([number for _, number, _ in full], return_inverse=True)[1]
@@ -362,9 +392,12 @@ class _Estimator:
             found = now + np.stack([step.delta[N_RIGID:] for step in steps])
             noise = np.stack([step.variance[N_RIGID:] for step in steps])
             model = fit_eddy_model(found, self.drive[volumes], shell, noise)
-            for k, delta in zip(volumes, regularise(steps, now, model), strict=True):
+            for k, step, delta in zip(
+                volumes, steps, follow_gradients(steps, now, model), strict=True
+            ):
                 motion[k] = move(motion[k], delta[:N_RIGID])
                 eddy[k, level.terms] += delta[N_RIGID:]
+                self.variance[k] = step.rigid_variance
         self.warp = replace(self.warp, motion=motion, eddy=eddy)
 
     def _link(self, lattice: Lattice, coefficients: Sequence[torch.Tensor]) -> None:
@@ -380,6 +413,19 @@ class _Estimator:
         motion = motion @ np.linalg.inv(motion[self.groups[0][0]])
         self.warp = replace(self.warp, motion=motion)
 
+    def _settle(self) -> None:
+        """Tell motion from the constant eddy term and from errors that follow the gradients."""
+        axis, group = self.warp.axis, np.zeros(len(self.warp.motion), np.intp)
+        for number, volumes in enumerate(self.groups):
+            group[volumes] = number
+        motion, eddy = self.warp.motion.copy(), self.warp.eddy.copy()
+        motion[:, axis, 3] += eddy[:, 0]
+        positions = Positions(rigid_vector(motion), self.variance, group, self.drive, axis)
+        vectors, eddy[:, 0] = separate_motion(positions)
+        motion = np.stack([move(np.eye(4), vector) for vector in vectors])
+        motion = motion @ np.linalg.inv(motion[self.groups[0][0]])
+        self.warp = replace(self.warp, motion=motion, eddy=eddy)
+
     # ------------------------------------------------------------------ lost slices
 
     def _find_lost_slices(
@@ -394,8 +440,9 @@ class _Estimator:
         for volumes in self.weighted:
             if len(volumes) < FEWEST_FOR_EDDY:
                 continue
-            values, _ = self._read(coefficients, lattice, brain.points, volumes)
-            predicted = self._matrix(volumes, values, 1.0) @ values
+            values, _ = self._read(coefficients, lattice, volumes, brain)
+            matrix = self._predictor(volumes).matrix(_sample(values, _SAMPLE))
+            predicted = _like(matrix, values) @ values
 
             def one(
                 i: int,
@@ -413,7 +460,6 @@ class _Estimator:
             sums = np.stack(self.workers.map(one, range(len(volumes))), axis=1)  # (3, g, slices)
             outlier, z_score = find_outliers(Losses(*sums))
             self.outliers[volumes], self.z_scores[volumes] = outlier, z_score
-            matrix = self._matrix(volumes, values, 1.0).double().cpu().numpy()
             found |= predict_slices(
                 outlier, volumes, matrix, self._raw, self.sizes, self.warp,
                 self.series.slice_axis, self.field, self.workers,
@@ -424,7 +470,8 @@ class _Estimator:
             coefficients[k].copy_(lattice.sampler.coefficients(self._raw(k)))
 
     def _finish(self) -> Correction:
-        motion, eddy = settle(self.warp, self.groups, self.weighted, self.drive)
+        self._settle()
+        motion, eddy = self.warp.motion.copy(), self.warp.eddy.copy()
         failed = displacement_mm(motion) > LARGEST_MOTION_MM
         motion[failed], eddy[failed] = np.eye(4), 0
         notes = []
@@ -443,6 +490,24 @@ class _Estimator:
             self.replacements,
             "; ".join(notes),
         )
+
+
+def _spread(errors: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+    """Return the standard deviation of each voxel's errors (g, v) over the volumes, (v,)."""
+    squares = (errors.square() * valid).sum(dim=0) / valid.sum(dim=0).clamp(min=1)
+    # Voxels that happen to agree are not to be trusted more than a few times the usual.
+    return squares.sqrt().clamp(min=_SMALLEST_SPREAD * float(squares.sqrt().median()) + 1e-12)
+
+
+def _like(matrix: NDArray[np.float64], values: torch.Tensor) -> torch.Tensor:
+    return torch.as_tensor(matrix, dtype=values.dtype, device=values.device)
+
+
+def _sample(values: torch.Tensor, most: int) -> NDArray[np.float64]:
+    """Return values (g, v) at some random voxels."""
+    order = np.random.default_rng(_SEED).permutation(values.shape[1])
+    chosen = torch.as_tensor(np.sort(order[:most]), device=values.device)
+    return np.asarray(values[:, chosen].double().cpu().numpy())
 
 
 def _some(volumes: NDArray[np.intp], most: int) -> NDArray[np.intp]:

@@ -1,22 +1,21 @@
 r"""What all volumes together say about eddy currents: they follow the gradient.
 
-The parameters of volume k, found from its image alone, are pulled towards a linear model of the
-gradient that caused them,
+An eddy current is the response of a linear system to the gradient that caused it: twice the
+gradient, twice the field; the opposite gradient, the opposite field. So the eddy terms of volume k
+are
 
-.. math:: e_k = B\, u_k + \text{own part}, \qquad u_k = g_k \sqrt{b_k / 1000}
+.. math:: e_k = B\, u_k, \qquad u_k = g_k \sqrt{b_k / 1000}
 
-(``drive``: the gradient as the scanner played it). B is fitted with an intercept per shell, which
-is then taken away from every volume: a field common to a whole shell cannot come from gradients
-that point everywhere, it is the freedom to distort all volumes of a shell together. How far a
-volume may keep its own part is decided by the scatter about the model over that which the images'
-noise explains (empirical Bayes), per term.
+(``drive``: the gradient as the scanner played it), with one B for all shells. Contrast is the
+same for g and -g. What an image on its own says beyond B u is therefore not eddy current but an
+error of its prediction, and at b = 3000 that is most of it. B is fitted to what the volumes find
+on their own, each weighed by how sure it is, so that shells of low b, whose images are clearer,
+speak for those of high b.
 
-The constant term and the translation along the phase-encoding axis move every image alike. They
-are told apart by time: motion is a walk, whose steps are small but for a few jumps, while the
-constant term changes with every gradient. So the *steps* of their sum are regressed on those of u,
-robustly; FSL's eddy regresses the sum itself. By the same reasoning, motion that follows the
-gradient is taken for an error of the prediction (`gradient_bias`), and a jump whenever a b0 begins
-for one of the link between shells (`continuity_offset`).
+Along with B an intercept per shell is fitted and taken away from every volume: a field common to a
+whole shell cannot come from gradients that point everywhere, it is the freedom to distort all
+volumes of a shell together. The constant term moves every image as a translation does;
+`motion_over_time` tells the two apart.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bids_gevnet.dwi.model_corrector.motion_and_eddy_step import N_RIGID, move, rigid_vector
-from bids_gevnet.sphere.harmonics import real_harmonics
+from bids_gevnet.dwi.model_corrector.motion_and_eddy_step import N_RIGID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,14 +33,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bids_gevnet.dwi.model_corrector.motion_and_eddy_step import Step
-    from bids_gevnet.dwi.model_corrector.warp import Warp
-
-LINK_ERROR_MM = 0.1
-"""Of the link between shells by mutual information: 0.09 to 0.12 mm on phantoms of 4 mm."""
 
 _STEPS = 30
 _HUBER = 1.345
-_HEAVY_TAILS = 6.0
+_SURE_MM = 0.02
+"""No volume is surer of a term than this, whatever its residuals say."""
 
 
 def gradient_drive(
@@ -64,57 +59,52 @@ class EddyModel:
         mm.
     intercept : (n, q) array
         Of the shell of each volume; to be taken away.
-    own_variance : (q,) array
-        Of what volumes may keep for themselves; inf where there is too little data to tell.
     """
 
     predicted: NDArray[np.float64]
     intercept: NDArray[np.float64]
-    own_variance: NDArray[np.float64]
 
 
 def fit_eddy_model(
-    found: NDArray[np.float64],
+    terms: NDArray[np.float64],
     drive: NDArray[np.float64],
     shell: NDArray[np.intp],
-    noise_variance: NDArray[np.float64],
-) -> EddyModel:
+    variance: NDArray[np.float64],
+) -> EddyModel | None:
     """Fit the linear model of all shells.
 
     Parameters
     ----------
-    found : (n, q) array
+    terms : (n, q) array
         Eddy terms of each volume on its own.
     drive : (n, 3) array
     shell : (n,) array of int
         Number of the shell of each volume, from 0.
-    noise_variance : (n, q) array
-        Of `found`, by the noise of the images.
+    variance : (n, q) array
+        Of `terms`, by the residuals of the images.
 
     Returns
     -------
-    model : EddyModel
+    model : EddyModel or None
+        None where there are too few volumes to tell.
     """
     groups = np.eye(shell.max() + 1)[shell]  # (n, shells)
     design = np.hstack([drive, groups])
-    spare = len(found) - np.linalg.matrix_rank(design)
-    if spare < 1:
-        nothing = np.zeros_like(found)
-        return EddyModel(nothing, nothing, np.full(found.shape[1], np.inf))
-    weight = np.ones_like(found)
+    if len(terms) <= np.linalg.matrix_rank(design):
+        return None
+    sureness = 1 / (variance + _SURE_MM**2)
+    weight = sureness
     for _ in range(_STEPS):
-        fitted = np.empty_like(found)
-        intercept = np.empty_like(found)
-        for term in range(found.shape[1]):
+        fitted = np.empty_like(terms)
+        intercept = np.empty_like(terms)
+        for term in range(terms.shape[1]):
             root = np.sqrt(weight[:, term])
-            solution = np.linalg.lstsq(design * root[:, None], found[:, term] * root)[0]
+            solution = np.linalg.lstsq(design * root[:, None], terms[:, term] * root)[0]
             fitted[:, term] = drive @ solution[:3]
             intercept[:, term] = groups @ solution[3:]
-        rest = found - fitted - intercept
-        weight = _huber_weights(rest)
-    scatter = np.sum(weight * rest**2, axis=0) / spare
-    own = np.maximum(scatter - np.median(noise_variance, axis=0), 0)
-    return EddyModel(fitted, intercept, own)
+        rest = (terms - fitted - intercept) * np.sqrt(sureness)
+        weight = sureness * _huber_weights(rest)
+    return EddyModel(fitted, intercept)
 
 
 def _huber_weights(rest: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -123,186 +113,33 @@ def _huber_weights(rest: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.minimum(1, limit / np.maximum(np.abs(rest), 1e-12)))
 
 
-def regularise(
-    steps: Sequence[Step], eddy: NDArray[np.float64], model: EddyModel
+def follow_gradients(
+    steps: Sequence[Step], eddy: NDArray[np.float64], model: EddyModel | None
 ) -> list[NDArray[np.float64]]:
-    """Pull steps towards the model of the gradients, motion along with them.
+    """Replace the eddy part of steps by that of the model; motion changes along with it.
 
     Parameters
     ----------
     steps : sequence of Step, one per volume
     eddy : (n, q) array
         Present eddy terms.
-    model : EddyModel
+    model : EddyModel or None
+        Without one the steps stay as they are.
 
     Returns
     -------
     deltas : list of (6 + q,) array
         The steps to take: rigid motion and the change of the eddy terms, intercept removed.
     """
+    if model is None:
+        return [step.delta for step in steps]
     deltas = []
-    # A floor of 0.01 mm keeps the sum invertible; it is far below what matters.
-    prior = np.concatenate([np.zeros(N_RIGID), 1 / (model.own_variance + 1e-4)])
     for step, now, wanted, common in zip(
         steps, eddy, model.predicted, model.intercept, strict=True
     ):
-        centre = np.concatenate([np.zeros(N_RIGID), wanted + common - now])
-        precision = step.precision + np.diag(prior)
-        delta = np.linalg.solve(precision, step.precision @ step.delta + prior * centre)
-        delta[N_RIGID:] -= common
-        deltas.append(delta)
+        change = wanted + common - now
+        rigid, mixed = step.precision[:N_RIGID, :N_RIGID], step.precision[:N_RIGID, N_RIGID:]
+        surprise = step.delta[N_RIGID:] - change
+        motion = step.delta[:N_RIGID] + np.linalg.solve(rigid, mixed @ surprise)
+        deltas.append(np.concatenate([motion, change - common]))
     return deltas
-
-
-def split_constant(
-    offsets: NDArray[np.float64], drive: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Tell the constant eddy term from translation along the phase-encoding axis.
-
-    Parameters
-    ----------
-    offsets : (n,) array
-        Their sum in the order of acquisition, mm.
-    drive : (n, 3) array
-
-    Returns
-    -------
-    constant : (n,) array
-        The part that follows the gradient; the rest is motion.
-    """
-    if len(offsets) < 6:
-        return np.zeros(len(offsets))
-    steps, changes = np.diff(offsets), np.diff(drive, axis=0)
-    weight = np.ones(len(steps))
-    slope = np.zeros(3)
-    for _ in range(_STEPS):
-        root = np.sqrt(weight)
-        slope = np.linalg.lstsq(changes * root[:, None], steps * root)[0]
-        weight = _huber_weights(steps - changes @ slope)
-    return np.asarray(drive @ slope)
-
-
-def continuity_offset(
-    positions: NDArray[np.float64],
-    group: NDArray[np.intp],
-    which: int,
-    link_error: float,
-) -> NDArray[np.float64]:
-    """Return how far a shell is from where the head was just before and just after its volumes.
-
-    The link between a shell and the b0s, by mutual information, has an error that does not depend
-    on the motion. A head that lies still says more: it does not jump whenever a b0 begins. So the
-    median jump between volumes of the shell and their neighbours in time of other groups is taken
-    for an error of the link, as far as the steps within groups are smaller than that error.
-
-    Parameters
-    ----------
-    positions : (n, q) array
-        Parameters in mm in the order of acquisition.
-    group : (n,) array of int
-        Of each volume.
-    which : int
-        The group that is looked at.
-    link_error : float
-        Standard deviation of the link, mm.
-
-    Returns
-    -------
-    offset : (q,) array
-        To be taken away from the positions of the group.
-    """
-    steps = np.diff(positions, axis=0)
-    enters = (group[1:] == which) & (group[:-1] != which)
-    leaves = (group[1:] != which) & (group[:-1] == which)
-    within = group[1:] == group[:-1]
-    if not within.any() or not (enters | leaves).any():
-        return np.zeros(positions.shape[1])
-    jumps = np.concatenate([steps[enters], -steps[leaves]])
-    # Most steps are small, but heads do jump: hence several times the variance of a usual step.
-    usual = 1.4826 * np.median(np.abs(steps[within]), axis=0)
-    variance = _HEAVY_TAILS * usual**2 / len(jumps)
-    return np.asarray(np.median(jumps, axis=0) * link_error**2 / (link_error**2 + variance))
-
-
-def gradient_bias(
-    positions: NDArray[np.float64], directions: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Return the part of the motion on one shell that follows the direction of the gradient.
-
-    Heads do not follow gradients, but an imperfect prediction does: it is a little too bright or
-    too dark wherever fibres run along g, the same for g and -g. So the steps of each parameter are
-    regressed, robustly, on those of the five harmonics of degree 2, and what they explain is
-    shrunk as James and Stein would, to nothing where it is no more than chance.
-
-    Parameters
-    ----------
-    positions : (n, q) array
-        Parameters of the volumes of a shell in the order of acquisition, mm.
-    directions : (n, 3) array
-
-    Returns
-    -------
-    bias : (n, q) array
-        Of mean 0; to be taken away.
-    """
-    basis = real_harmonics(directions, 2)[:, 1:]
-    basis = basis - basis.mean(axis=0)
-    count, width = basis.shape
-    bias = np.zeros_like(positions)
-    if count - 1 < 3 * width:
-        return bias
-    steps, changes = np.diff(positions, axis=0), np.diff(basis, axis=0)
-    for q in range(positions.shape[1]):
-        weight = np.ones(count - 1)
-        slope = np.zeros(width)
-        for _ in range(_STEPS):
-            root = np.sqrt(weight)
-            slope = np.linalg.lstsq(changes * root[:, None], steps[:, q] * root)[0]
-            weight = _huber_weights(steps[:, q] - changes @ slope)
-        explained = float(np.sum(weight * (changes @ slope) ** 2)) / width
-        rest = float(np.sum(weight * (steps[:, q] - changes @ slope) ** 2)) / (count - 1 - width)
-        bias[:, q] = basis @ slope * max(0.0, 1 - rest / max(explained, 1e-12))
-    return bias
-
-
-def settle(
-    warp: Warp,
-    groups: Sequence[NDArray[np.intp]],
-    weighted: Sequence[NDArray[np.intp]],
-    drive: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Split motion from what follows the gradients; mend links between shells by its continuity.
-
-    Parameters
-    ----------
-    warp : Warp
-        With the constant eddy term still in the translations.
-    groups : sequence of array
-        Volumes of the b0s and of each shell; the first stays where it is.
-    weighted : sequence of array
-        Those that are shells.
-    drive : (n, 3) array
-
-    Returns
-    -------
-    motion : (n, 4, 4) array
-    eddy : (n, 10) array
-    """
-    motion, eddy = warp.motion.copy(), warp.eddy.copy()
-    constant = split_constant(motion[:, warp.axis, 3], drive)
-    eddy[:, 0] += constant
-    motion[:, warp.axis, 3] -= constant
-    for volumes in weighted:
-        length = np.linalg.norm(drive[volumes], axis=1, keepdims=True)
-        directions = drive[volumes] / np.maximum(length, 1e-9)
-        bias = gradient_bias(rigid_vector(motion)[volumes], directions)
-        for k, excess in zip(volumes, bias, strict=True):
-            motion[k] = np.linalg.inv(move(np.eye(4), excess)) @ motion[k]
-    number = np.zeros(len(motion), np.intp)
-    for group, volumes in enumerate(groups):
-        number[volumes] = group
-    for group, volumes in enumerate(groups[1:], start=1):
-        offset = continuity_offset(rigid_vector(motion), number, group, LINK_ERROR_MM)
-        motion[volumes] = np.linalg.inv(move(np.eye(4), offset)) @ motion[volumes]
-    # Without b0s the reference is a volume of a shell, which has been moved with the others.
-    return motion @ np.linalg.inv(motion[groups[0][0]]), eddy

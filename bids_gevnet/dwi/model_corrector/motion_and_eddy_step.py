@@ -13,7 +13,12 @@ terms (mm) but for the constant one, which no image can tell from a translation
 of x''. Image derivatives are taken from the prediction, which is far less noisy than the volume.
 How bright a volume is says nothing: a factor is fitted along and thrown away, and the change of
 the Jacobian is not in :math:`A_k`, or errors of the prediction that vary slowly over the brain
-would pass for quadratic eddy terms (0.5 mm of them on a phantom). Weights w are Huber's.
+would pass for quadratic eddy terms (0.5 mm of them on a phantom).
+
+Weights w are Huber's over the variance of each voxel's residual over the volumes: voxels whose
+directional contrast is predicted badly count less than those without any. Residuals of neighbours
+are alike, so the covariance of :math:`\delta` is estimated from sums over cubes of 20 mm (a
+sandwich estimator), not from single voxels.
 """
 
 from __future__ import annotations
@@ -34,13 +39,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bids_gevnet.dwi.model_corrector.warp import Field
+    from bids_gevnet.dwi.model_corrector.warp import FieldAtPoints
 
 N_RIGID = 6
 _HUBER = 2.0
 _FWHM = 2.355
 _FEWEST_VALID = 0.2
 """A volume that shows less of the brain, or of its signal, than this fraction has no position."""
+
+_BLOCK_MM = 20.0
+"""Errors of the prediction follow tracts and gyri: about this far they are alike."""
 
 _LONGEST_STEP = 10.0
 """In mm: derivatives of an image do not reach further."""
@@ -59,12 +67,18 @@ class Level:
     iterations : int
     quadratic : bool
         Whether quadratic eddy terms are estimated beside the linear ones.
+    caution : float
+        Noise of the prediction, as a multiple of the one that predicts best. Misplacements that
+        vary smoothly over directions are themselves predicted, so they go away slowly unless the
+        prediction is cautious; but a cautious prediction lacks contrast, which then passes for
+        misplacement. Hence much caution first and none in the end; FSL's eddy uses 10 throughout.
     """
 
     voxel_mm: float
     fwhm_mm: float
     iterations: int
     quadratic: bool = False
+    caution: float = 10.0
 
     @property
     def terms(self) -> slice:
@@ -91,6 +105,11 @@ class Step:
     def variance(self) -> NDArray[np.float64]:
         """Of each entry of `delta`, (p,)."""
         return np.asarray(np.diag(np.linalg.inv(self.precision)))
+
+    @property
+    def rigid_variance(self) -> NDArray[np.float64]:
+        """Of translation and rotation once the eddy terms are known, (6,)."""
+        return np.asarray(np.diag(np.linalg.inv(self.precision[:N_RIGID, :N_RIGID])))
 
 
 @contextmanager
@@ -146,15 +165,14 @@ class Lattice:
         self.spacing = np.maximum(sizes_mm, level.voxel_mm)
         extent = np.asarray(shape[:3]) * sizes_mm
         self.shape = tuple(int(n) for n in np.maximum(np.rint(extent / self.spacing), 1))
-        positions = [
+        self.positions = [
             (np.arange(m) - (m - 1) / 2) * h / s + (n - 1) / 2
             for m, h, s, n in zip(self.shape, self.spacing, sizes_mm, shape[:3], strict=True)
         ]
+        """Voxels of the grid along each axis, in voxels of the series."""
         sigma = np.sqrt(np.maximum(level.fwhm_mm**2 - sizes_mm**2, 0)) / _FWHM / sizes_mm
-        self.sampler = Sampler(shape[:3], positions, sigma.tolist(), device)
+        self.sampler = Sampler(shape[:3], self.positions, sigma.tolist(), device)
         self.device = torch.device(device)
-        self.correlated = float(np.prod(np.maximum(level.fwhm_mm / self.spacing, 1.0)))
-        """Neighbouring voxels share their noise: so many of them count as one."""
         self._scale = torch.as_tensor(1 / self.spacing, dtype=torch.float32, device=device)
         self._middle = torch.as_tensor(
             [(m - 1) / 2 for m in self.shape], dtype=torch.float32, device=device
@@ -164,8 +182,11 @@ class Lattice:
         """Return positions in mm of flat voxel indices (default: all), (v, 3)."""
         flat = np.arange(np.prod(self.shape)) if index is None else index
         voxels = np.stack(np.unravel_index(flat, self.shape), axis=1)
-        centred = torch.as_tensor(voxels, dtype=torch.float32, device=self.device) - self._middle
-        return centred / self._scale
+        return self.from_voxels(torch.as_tensor(voxels, dtype=torch.float32, device=self.device))
+
+    def from_voxels(self, voxels: torch.Tensor) -> torch.Tensor:
+        """Return points in mm of grid positions, (v, 3)."""
+        return (voxels - self._middle) / self._scale
 
     def to_voxels(self, points: torch.Tensor) -> torch.Tensor:
         """Return grid positions of points in mm, (v, 3)."""
@@ -198,6 +219,12 @@ class Brain:
         self.near = torch.as_tensor(near, device=device)
         self.core = torch.as_tensor(np.searchsorted(near, self.voxels), device=device)
         self.sides = torch.as_tensor(np.searchsorted(near, sides), device=device)
+        place = np.stack(np.unravel_index(self.voxels, mask.shape), axis=1) * lattice.spacing
+        cube = np.floor(place / _BLOCK_MM).astype(np.intp)
+        self.block = torch.as_tensor(
+            np.unique(cube, axis=0, return_inverse=True)[1].ravel(), device=device
+        )
+        """Of each brain voxel, the cube it lies in."""
         self._step = torch.as_tensor(2 * lattice.spacing, dtype=torch.float32, device=device)
 
     def to_volume(self, values: torch.Tensor, lattice: Lattice) -> torch.Tensor:
@@ -220,7 +247,7 @@ def read_through(
     motion: NDArray[np.float64],
     eddy: NDArray[np.float64],
     axis: int,
-    field: Field | None,
+    field: FieldAtPoints | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Read a raw volume through an estimate, with the Jacobian.
 
@@ -245,7 +272,7 @@ def gauss_newton_step(
     axis: int,
     terms: slice | None,
     *,
-    correlated: float = 1.0,
+    spread: torch.Tensor | None = None,
 ) -> Step:
     """Return the step that brings one volume nearer to its prediction.
 
@@ -261,8 +288,9 @@ def gauss_newton_step(
         Of the phase encoding.
     terms : slice or None
         Eddy terms to estimate; None for rigid motion alone.
-    correlated : float
-        Voxels that share their noise.
+    spread : (near,) tensor, optional
+        Standard deviation of the prediction's error in each voxel; voxels weigh by its inverse
+        square.
 
     Returns
     -------
@@ -284,21 +312,26 @@ def gauss_newton_step(
     # Last, the brightness, which is not always what the others predict.
     design = torch.cat([*columns, target[:, None]], dim=1).double()
     residual = (target - observed[brain.core]).double()
-    spread = 1.4826 * residual[use].abs().median().clamp(min=1e-12)
-    weight = (_HUBER * spread / residual.abs().clamp(min=1e-12)).clamp(max=1.0) * use
+    trust = torch.ones_like(residual) if spread is None else spread[brain.core].double() ** -2
+    scaled = residual.abs() * trust.sqrt()
+    usual = 1.4826 * scaled[use].median().clamp(min=1e-12)
+    weight = trust * (_HUBER * usual / scaled.clamp(min=1e-12)).clamp(max=1.0) * use
     weighted = design * weight[:, None]
     normal = weighted.T @ design
-    right = weighted.T @ residual
     ridge = 1e-9 * torch.diagonal(normal).mean().clamp(min=1e-12)
     normal = normal + ridge * torch.eye(len(normal), dtype=torch.float64, device=normal.device)
-    # Brightness is of no interest: eliminate it.
-    coupling = torch.linalg.solve(normal[count:, count:], normal[count:, :count]).T
-    right = right[:count] - coupling @ right[count:]
-    normal = normal[:count, :count] - coupling @ normal[count:, :count]
-    delta = torch.linalg.solve(normal, right)
+    inverse = torch.linalg.inv(normal)
+    delta = inverse @ (weighted.T @ residual)
+    # Errors of the prediction are alike in neighbours, so blocks vote, not voxels.
+    scores = weighted * (residual - design @ delta)[:, None]
+    blocks = scores.new_zeros(int(brain.block.max()) + 1, design.shape[1])
+    blocks.index_add_(0, brain.block, scores)
+    # Brightness is of no interest.
+    covariance = (inverse @ (blocks.T @ blocks) @ inverse)[:count, :count]
+    delta = delta[:count]
     delta = delta * (_LONGEST_STEP / delta.abs().max().clamp(min=_LONGEST_STEP))
-    variance = float((weight * residual**2).sum() / use.sum()) * correlated
-    return Step(delta.cpu().numpy(), normal.cpu().numpy() / max(variance, 1e-12))
+    floor = 1e-6 * torch.eye(count, dtype=torch.float64, device=covariance.device)
+    return Step(delta.cpu().numpy(), torch.linalg.inv(covariance + floor).cpu().numpy())
 
 
 def move(motion: NDArray[np.float64], delta: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -19,9 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.ndimage import maximum_filter, minimum_filter
 
-from bids_gevnet.dwi.model_corrector.splines import Sampler, inside_grid, sample_spline
-from bids_gevnet.dwi.model_corrector.warp import pull, push
+from bids_gevnet.dwi.model_corrector.splines import (
+    Sampler,
+    inside_grid,
+    sample_linear,
+    sample_spline,
+)
+from bids_gevnet.dwi.model_corrector.warp import eddy_shift, pull, push
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,34 +156,55 @@ def sum_slices(
     voxels, places = _slice_points(
         raw.shape, sizes, np.arange(raw.shape[slice_axis]), slice_axis, (first, second)
     )
-    points, jacobian = push(
-        torch.as_tensor(places.reshape(-1, 3), dtype=torch.float32, device=device),
-        torch.as_tensor(warp.motion[0], dtype=torch.float32, device=device),
-        torch.as_tensor(warp.eddy[0], dtype=torch.float32, device=device),
-        warp.axis,
-        field,
-    )
+    seen = torch.as_tensor(places.reshape(-1, 3), dtype=torch.float32, device=device)
+    motion = torch.as_tensor(warp.motion[0], dtype=torch.float32, device=device)
+    eddy = torch.as_tensor(warp.eddy[0], dtype=torch.float32, device=device)
+    # Most of a volume is air: only what the distortions could bring to the brain is looked at.
+    farthest = float(eddy_shift(seen, eddy, warp.axis)[0].abs().max())
+    farthest += field.largest_mm if field is not None else 0.0
+    back = torch.linalg.inv(motion)
+    reach = farthest * back[:3, warp.axis].abs().cpu().numpy() / lattice.spacing
+    where = lattice.to_voxels(seen @ back[:3, :3].T + back[:3, 3])
+    near = torch.as_tensor(_near_mask(where.cpu().numpy(), inner, warp.axis, reach), device=device)
+    points, jacobian = push(seen[near], motion, eddy, warp.axis, field)
     where = lattice.to_voxels(points)
     nearest = where.round().long().cpu().numpy()
     inside = np.all((nearest >= 0) & (nearest < lattice.shape), axis=1)
-    brain = np.zeros(len(nearest), bool)
-    brain[inside] = inner[tuple(nearest[inside].T)]
-    chosen = torch.as_tensor(np.flatnonzero(brain), device=device)
-    expected = np.zeros(len(brain))
-    read = _sample_linear(predicted, where[chosen]) / jacobian[chosen]
-    expected[brain] = read.double().cpu().numpy()
+    inside[inside] = inner[tuple(nearest[inside].T)]
+    hit = torch.as_tensor(np.flatnonzero(inside), device=device)
+    read = sample_linear(predicted[None], where[hit])[0] / jacobian[hit]
+    chosen = near[hit].cpu().numpy()
+    brain, expected = np.zeros(len(seen), bool), np.zeros(len(seen))
+    brain[chosen] = True
+    expected[chosen] = read.double().cpu().numpy()
     observed = raw[tuple(voxels.reshape(-1, 3).T)] * brain
     area = float(first * second * sizes[axes[0]] * sizes[axes[1]])
     sums = np.stack([observed.astype(np.float64), expected, area * brain])
     return np.asarray(sums.reshape(3, len(voxels), -1).sum(axis=2))
 
 
-def _sample_linear(volume: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Read a volume at positions in voxels, (v,), by linear interpolation."""
-    last = torch.as_tensor([max(n - 1, 1) for n in volume.shape], device=volume.device)
-    # grid_sample wants -1 ... 1, and the last axis first.
-    grid = (2 * positions / last - 1).flip(1)[None, :, None, None, :]
-    return torch.nn.functional.grid_sample(volume[None, None], grid, align_corners=True).ravel()
+def _near_mask(
+    positions: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    axis: int,
+    reach: NDArray[np.float64],
+) -> NDArray[np.intp]:
+    """Return which positions may be in a mask once they are moved by at most `reach` (3,) voxels.
+
+    Each line along the axis knows where the mask begins and ends on it, and on its neighbours.
+    """
+    count = mask.shape[axis]
+    on_line = mask.any(axis=axis)
+    first = np.where(on_line, mask.argmax(axis=axis), count)
+    last = np.where(on_line, count - 1 - np.flip(mask, axis).argmax(axis=axis), -1)
+    across = [i for i in range(3) if i != axis]
+    width = [2 * int(np.ceil(reach[i])) + 3 for i in across]
+    first, last = minimum_filter(first, width), maximum_filter(last, width)
+    lines = np.rint(positions[:, across]).astype(np.intp)
+    lines = np.clip(lines, 0, np.array(on_line.shape) - 1)
+    along, margin = positions[:, axis], reach[axis] + 1
+    first, last = (edge[tuple(lines.T)] for edge in (first, last))
+    return np.flatnonzero((along >= first - margin) & (along <= last + margin))
 
 
 def predict_slices(
@@ -229,20 +256,21 @@ def predict_slices(
         k = int(volumes[i])
         _, places = _slice_points(shape, sizes, np.flatnonzero(outlier[i]), slice_axis)
         seen = torch.as_tensor(places.reshape(-1, 3), dtype=torch.float32, device=device)
-        targets.append(push(seen, motion[k], eddy[k], warp.axis, field))
+        points, jacobian = push(seen, motion[k], eddy[k], warp.axis, field)
+        targets.append((points, jacobian, None if field is None else field.at(points)))
 
     def contributions(j: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         coefficients = sampler.coefficients(read_raw(int(volumes[j])))
         parts = []
-        for i, (points, _) in zip(lost, targets, strict=True):
+        for i, (points, _, here) in zip(lost, targets, strict=True):
             k = int(volumes[j])
-            _, seen, jacobian = pull(points, motion[k], eddy[k], warp.axis, field)
+            _, seen, jacobian = pull(points, motion[k], eddy[k], warp.axis, here)
             where = seen * scale + middle
             weight = float(matrix[i, j]) * inside_grid(where, shape)
             parts.append((weight * sample_spline(coefficients, where) * jacobian, weight))
         return parts
 
-    totals = [[torch.zeros_like(jacobian)] * 2 for _, jacobian in targets]
+    totals = [[torch.zeros_like(jacobian)] * 2 for _, jacobian, _ in targets]
     for j in range(0, len(volumes), 8):  # a few at a time, added up in one order
         for parts in workers.map(contributions, range(j, min(j + 8, len(volumes)))):
             totals = [
@@ -251,7 +279,7 @@ def predict_slices(
             ]
     plane = [n for axis, n in enumerate(shape) if axis != slice_axis]
     replacements: Replacements = {}
-    for i, (_, jacobian), (value, weight) in zip(lost, targets, totals, strict=True):
+    for i, (_, jacobian, _), (value, weight) in zip(lost, targets, totals, strict=True):
         filled = torch.where(weight.abs() > 0.1, value / weight / jacobian, 0.0).clamp(min=0)
         slices = filled.cpu().numpy().reshape(-1, *plane)
         for z, values in zip(np.flatnonzero(outlier[i]), slices, strict=True):

@@ -199,6 +199,27 @@ def sample_spline(coefficients: torch.Tensor, positions: torch.Tensor) -> torch.
     return torch.cat(parts) if parts else positions.new_zeros(0)
 
 
+def sample_linear(volumes: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Read volumes by linear interpolation.
+
+    Parameters
+    ----------
+    volumes : (c, X, Y, Z) tensor
+    positions : (v, 3) tensor
+        In voxels.
+
+    Returns
+    -------
+    values : (c, v) tensor
+        0 a voxel beyond the edge.
+    """
+    last = torch.as_tensor([max(n - 1, 1) for n in volumes.shape[1:]], device=volumes.device)
+    # grid_sample wants -1 ... 1, and the last axis first.
+    grid = (2 * positions / last - 1).flip(1)[None, :, None, None, :]
+    values = torch.nn.functional.grid_sample(volumes[None], grid, align_corners=True)
+    return values.reshape(len(volumes), -1)
+
+
 def inside_grid(positions: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Tell which points lie within half a voxel of a grid, (v,) of bool."""
     last = torch.as_tensor([n - 0.5 for n in shape], device=positions.device)

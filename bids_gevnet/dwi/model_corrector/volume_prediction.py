@@ -14,8 +14,10 @@ k without k is known in closed form (Dubrule 1983):
 
 so all of them together are one (n, n) matrix with an empty diagonal and rows that sum to 1,
 whatever the number of voxels. Smoothness :math:`\tau` (``tau``) and noise :math:`\nu` (``noise``)
-are those that predict a sample of voxels best. FSL's eddy does the same with another covariance
-and with the volume itself among the data (Andersson and Sotiropoulos 2015).
+are those that predict a sample of voxels best; the corrector chooses them for several classes of
+voxels, from those that vary least over the directions to those that vary most. FSL's eddy does the
+same with another covariance and with the volume itself among the data (Andersson and Sotiropoulos
+2015).
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
 
 DEGREES = (2, 4, 6, 8)
 TAUS = (0.03, 0.06, 0.1, 0.16, 0.25, 0.4)
-NOISES = (0.03, 0.1, 0.25, 0.6, 1.5, 4.0)
+NOISES = (0.01, 0.03, 0.1, 0.25, 0.6, 1.5, 4.0, 12.0, 40.0)
+_FEWEST = 4
 
 
 def covariance(directions: NDArray[np.float64], tau: float) -> NDArray[np.float64]:
@@ -83,39 +86,51 @@ def mean_of_others_matrix(count: int) -> NDArray[np.float64]:
     return np.asarray((np.ones((count, count)) - np.eye(count)) / (count - 1))
 
 
-def prediction_matrix(
-    directions: NDArray[np.float64], signals: NDArray[np.float64], caution: float = 1.0
-) -> NDArray[np.float64]:
-    """Choose smoothness and noise for some voxels and return the prediction matrix.
+class Predictor:
+    """Predict volumes of some directions from each other.
 
     Parameters
     ----------
     directions : (n, 3) array
         Unit vectors in the frame of the head.
-    signals : (n, v) array
-        Aligned signals of a sample of voxels.
-
-    Returns
-    -------
-    matrix : (n, n) array
-        ``matrix @ signals`` predicts every volume from the others.
     """
-    count = len(directions)
-    if count < 4:
-        return mean_of_others_matrix(count)
-    best, choice = (
-        float(np.mean(np.abs(signals - signals.mean(axis=0)))) * count / (count - 1),
-        None,
-    )
-    for tau in TAUS:
-        smooth = covariance(directions, tau)
-        for noise in NOISES:
-            matrix = leave_one_out_matrix(smooth + noise * np.eye(count))
-            # Absolute errors: a few bright voxels should not choose for all.
+
+    def __init__(self, directions: NDArray[np.float64]) -> None:
+        self.count = len(directions)
+        self._smooth = {tau: covariance(directions, tau) for tau in TAUS}
+        self._mean = mean_of_others_matrix(self.count)
+        self._candidates = {
+            (tau, noise): self._solve(tau, noise)
+            for tau in TAUS
+            for noise in NOISES
+            if self.count >= _FEWEST
+        }
+
+    def _solve(self, tau: float, noise: float) -> NDArray[np.float64]:
+        return leave_one_out_matrix(self._smooth[tau] + noise * np.eye(self.count))
+
+    def matrix(self, signals: NDArray[np.float64], caution: float = 1.0) -> NDArray[np.float64]:
+        """Choose smoothness and noise for some voxels and return the prediction matrix.
+
+        Parameters
+        ----------
+        signals : (n, v) array
+            Aligned signals of a sample of voxels.
+        caution : float
+            Factor on the noise that predicts best.
+
+        Returns
+        -------
+        matrix : (n, n) array
+            ``matrix @ signals`` predicts every volume from the others.
+        """
+        # Absolute errors: a few bright voxels should not choose for all.
+        best, choice = float(np.mean(np.abs(signals - self._mean @ signals))), None
+        for settings, matrix in self._candidates.items():
             error = float(np.mean(np.abs(signals - matrix @ signals)))
             if error < best:
-                best, choice = error, (smooth, noise)
-    if choice is None:
-        return mean_of_others_matrix(count)
-    smooth, noise = choice
-    return leave_one_out_matrix(smooth + caution * noise * np.eye(count))
+                best, choice = error, settings
+        if choice is None:
+            return self._mean
+        tau, noise = choice
+        return self._candidates[choice] if caution == 1 else self._solve(tau, caution * noise)

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from bids_gevnet.dwi.model_corrector.volume_prediction import (
+    Predictor,
     covariance,
     leave_one_out_matrix,
     mean_of_others_matrix,
-    prediction_matrix,
 )
 
 
@@ -46,7 +46,7 @@ def test_closed_form_is_leaving_one_out(directions):
 
 
 def test_rows_sum_to_one(directions):
-    for matrix in (prediction_matrix(directions, fibres(directions)), mean_of_others_matrix(24)):
+    for matrix in (Predictor(directions).matrix(fibres(directions)), mean_of_others_matrix(24)):
         np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-10)
         np.testing.assert_array_equal(np.diag(matrix), 0)
 
@@ -54,14 +54,14 @@ def test_rows_sum_to_one(directions):
 def test_predicts_fibres_much_better_than_their_mean(directions):
     signal = fibres(directions, noise=0.02)
     truth = fibres(directions)
-    error = np.abs(prediction_matrix(directions, signal) @ signal - truth).mean()
+    error = np.abs(Predictor(directions).matrix(signal) @ signal - truth).mean()
     naive = np.abs(mean_of_others_matrix(24) @ signal - truth).mean()
     assert error < 0.4 * naive
 
 
 def test_noise_alone_is_averaged(directions):
     noise = np.random.default_rng(5).normal(size=(24, 4000))
-    predicted = prediction_matrix(directions, noise) @ noise
+    predicted = Predictor(directions).matrix(noise) @ noise
     assert predicted.std() < 0.35  # one over the root of 23 is 0.21
 
 
@@ -69,7 +69,7 @@ def test_caution_brings_the_prediction_nearer_to_the_mean(directions):
     signal = fibres(directions)
     mean = mean_of_others_matrix(24)
     apart = [
-        np.abs(prediction_matrix(directions, signal, caution) - mean).sum()
+        np.abs(Predictor(directions).matrix(signal, caution) - mean).sum()
         for caution in (1.0, 10.0, 1e6)
     ]
     assert apart[0] > apart[1] > apart[2]
@@ -78,5 +78,5 @@ def test_caution_brings_the_prediction_nearer_to_the_mean(directions):
 
 def test_few_volumes():
     np.testing.assert_allclose(
-        prediction_matrix(np.eye(3), np.ones((3, 5))), mean_of_others_matrix(3)
+        Predictor(np.eye(3)).matrix(np.ones((3, 5))), mean_of_others_matrix(3)
     )
