@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.cli.signals import stopping_on_signals
-from bids_gevnet.errors import BidsGevnetError, InputError, StoppedError, WorkflowBuildError
+from bids_gevnet.errors import (
+    BidsGevnetError,
+    InputError,
+    StoppedError,
+    WorkflowBuildError,
+    explain_disk_error,
+    printable,
+)
 
 log = logging.getLogger("bids_gevnet")
 
@@ -26,12 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except BrokenPipeError:
         return 1  # whoever read our output has gone
-    except MemoryError as error:
-        return _tell_unforeseen(
-            error, request, "more memory, fewer --nprocs or a coarser --output-resolution"
-        )
     except Exception as error:  # noqa: BLE001 - the last resort: a sentence, not a traceback
-        return _tell_unforeseen(error, request, "report it with that file")
+        return _tell_unforeseen(error, request)
 
 
 def _run(request: Request) -> int:
@@ -47,11 +50,19 @@ def _run(request: Request) -> int:
         close_log_files()
 
 
-def _tell_unforeseen(error: BaseException, request: Request | None, remedy: str) -> int:
+def _tell_unforeseen(error: Exception, request: Request | None) -> int:
+    """Say in a sentence what nobody has said yet; return the exit code."""
     from bids_gevnet.cli.logs import save_traceback
+    from bids_gevnet.crash_files import explain_shortage
 
+    if isinstance(error, OSError):
+        explained = explain_disk_error(error, error.filename or "a file")
+        if explained is not None:
+            print(f"bids_gevnet: {explained}", file=sys.stderr)
+            return explained.exit_code
     kept = save_traceback(error, request.output if request is not None else None)
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    text = printable(" ".join(f"{type(error).__name__}: {error}".split())[:500])
+    remedy = explain_shortage(text) or "report it with that file"
     print(
         f"bids_gevnet: stopped by an error that was not foreseen ({text}). What to do: {remedy}; "
         f"details: {kept}",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NO_ROW = "no row in participants.tsv"
 NO_SCAN = "no diffusion scan in the dataset"
 NO_DERIVATIVES = "no derivatives (the participant level has not finished, or failed)"
+UNUSABLE = "derivatives that cannot be used"
 SESSION_NOT_ASKED_FOR = "session not asked for by --session-label"
 
 

@@ -21,6 +21,7 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.learn.cohort.class_checks import check_classes
 from bids_gevnet.learn.cohort.grids import Grid, common_grid, read_grid
 from bids_gevnet.learn.cohort.left_out import (
+    UNUSABLE,
     LeftOut,
     choose_images,
     find_scanned,
@@ -133,7 +134,7 @@ def read_cohort(
             try:
                 grids[row.scan] = read_grid(row)
             except InputError as error:
-                row, reason = None, f"derivatives that cannot be used ({error.found})"
+                row, reason = None, f"{UNUSABLE} ({error.found})"
         if row is not None:
             rows.append(row)
         else:
