@@ -40,10 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(request: Request) -> int:
     # Late, like all imports that bring more than the standard library.
     from bids_gevnet.cli.environment import quieten_libraries
+    from bids_gevnet.cli.execute import choose_plugin
     from bids_gevnet.cli.logs import close_log_files, start_logging
 
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
+    choose_plugin(request.settings.execution)  # what is wrong with its file is said now
     try:
         return _run_group(request) if request.level == "group" else _run_participant(request)
     finally:
@@ -114,6 +116,9 @@ def _run_participant(request: Request) -> int:
         b0_threshold=settings.preprocessing.b0_threshold,
         shell=settings.preprocessing.shell,
     )
+    from bids_gevnet.cli.participant import check_output_folders, run_participants
+
+    participants = check_output_folders(request.output_dir, participants)
     if request.action == "dry-run":
         from bids_gevnet.workflows.tools import choose_tools
 
@@ -124,8 +129,6 @@ def _run_participant(request: Request) -> int:
         from bids_gevnet.cli.reports import write_boilerplate
 
         return write_boilerplate(request, participants)
-    from bids_gevnet.cli.participant import run_participants
-
     return run_participants(request, participants)
 
 
