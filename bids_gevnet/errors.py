@@ -5,7 +5,12 @@ exit code of the command line: 2 for unusable input or wrong usage, 1 for a part
 failed while others may go on, 70 for a workflow that could not be built.
 """
 
+import errno
+import os
 import signal
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def printable(text: str) -> str:
@@ -90,3 +95,21 @@ class WorkflowBuildError(BidsGevnetError):
     """The workflow could not be built from usable input."""
 
     exit_code = 70
+
+
+def explain_disk_error(error: OSError, path: str | os.PathLike[str]) -> ParticipantError | None:
+    """Turn a full disk or a missing permission into a sentence; None for any other error."""
+    if error.errno in _DISK_FULL:
+        return ParticipantError(
+            expected=f"room on the disk for {path}",
+            found=f"none left ({error.strerror})",
+            remedy="free some space or raise the quota and run the same command again: it "
+            "resumes from here",
+        )
+    if error.errno in _NOT_ALLOWED:
+        return ParticipantError(
+            expected=f"permission to read and write {path}",
+            found=f"none ({error.strerror})",
+            remedy="ask the owner of the folder for it, or give another OUTPUT_DIR or --work-dir",
+        )
+    return None

@@ -26,6 +26,8 @@ Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Classes = Literal["pairs", "all"]
 
+LARGEST_FILE = 1 << 20
+"""Bytes of a settings file; one with every setting has two thousand."""
 B0_THRESHOLD = 50.0
 """Largest b-value of a b0, in s/mm², unless the user gives another."""
 DEFAULT_NETWORK = "ckn2+gevnet"
@@ -309,17 +311,22 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read the tables of a settings file; unknown names are found by `Settings.from_tables`."""
     try:
         with path.open("rb") as stream:
-            return tomllib.load(stream)
+            content = stream.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise ValueError(f"more than {LARGEST_FILE} bytes")  # noqa: TRY301
+        if b"\\u0000" in content:
+            raise ValueError("a null character, which no setting has")  # noqa: TRY301
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise InputError(
             expected="a readable settings file",
             found=f"{path} ({error.strerror})",
             remedy="check the path given to --config-file",
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(
             expected=f"TOML in {path}",
-            found=str(error),
+            found="it is nested too deeply" if isinstance(error, RecursionError) else str(error),
             remedy="fix that line, or start from the settings.toml of an earlier run",
         ) from None
 

@@ -7,6 +7,7 @@ import pytest
 from bids_gevnet.crash_files import has_crashes, read_crashes
 
 HEAD = "Node: participant.sub_01.sub_01.mask\nWorking directory: /work\n\n"
+TRACEBACK = "Traceback (most recent call last):\n"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -20,7 +21,11 @@ def write(folder: Path, text: str) -> Path:
     [
         ("Traceback:\n\tbids_gevnet.errors.ParticipantError: Expected a; found b.",
          "Expected a; found b."),
-        ("Traceback:\n\tMemoryError: cannot allocate", "MemoryError: cannot allocate"),
+        ("Traceback:\n\tValueError: too few values", "ValueError: too few values"),
+        (f"{TRACEBACK}  File\n    raise\npkg.OddError: first\nsecond: 2\n\nWhat to do: look.\n",
+         "OddError: first second: 2 What to do: look."),
+        (f"{TRACEBACK}  File\nA: b\n\n\t{TRACEBACK}\t  File\n\n\tKeyError: a\n\tb\x1b[31m",
+         "KeyError: a b?[31m"),
         ("ValueError: first\nDuring handling\n  pkg.mod.KeyError: 'last'", "KeyError: 'last'"),
         ("subprocess.TimeoutExpired: too long", "TimeoutExpired: too long"),
         ("", "no message in the crash file"),
@@ -34,6 +39,40 @@ def test_the_last_exception_is_the_message(tmp_path, body, message):
     assert crash.node == ("participant", "sub_01", "sub_01", "mask")
     assert crash.stage == "mask"
     assert (crash.path, crash.time_s) == (path, path.stat().st_mtime)
+
+
+SHORT_OF_MEMORY = (
+    "MemoryError",
+    "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 9.3 GiB for an array",
+    "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
+    "OSError: [Errno 12] Cannot allocate memory",
+)
+
+
+@pytest.mark.parametrize("line", SHORT_OF_MEMORY)
+def test_out_of_memory_gets_a_remedy(tmp_path, line):
+    write(tmp_path, f"{HEAD}{TRACEBACK}  File\n    f()\n{line}\n")
+    (crash,) = read_crashes(tmp_path)
+    assert crash.message.startswith(line.split(":")[0].rsplit(".", 1)[-1])
+    assert "What to do: this stage needs more memory" in crash.message
+    assert "--nprocs" in crash.message
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/work/x.nii'", "free some space"),
+        ("PermissionError: [Errno 13] Permission denied: '/work/x.nii'", "ask the owner"),
+        ("ValueError: a value that no memory of a machine explains", ""),
+    ],
+)
+def test_errors_of_the_machine_get_a_remedy_and_others_none(tmp_path, line, remedy):
+    write(tmp_path, f"{HEAD}{TRACEBACK}  File\n{line}\n")
+    (crash,) = read_crashes(tmp_path)
+    assert crash.message.startswith(line)
+    assert ("What to do" in crash.message) == bool(remedy)
+    assert remedy in crash.message
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00\xff", b"Node:\n", HEAD.encode()[:6]])

@@ -8,6 +8,7 @@ scans. That keeps the index small, too.
 import json
 import os
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,18 @@ def index_dataset(
         ) from error
 
 
+def unreadable_folder(folder: Path) -> Path | None:
+    """Name the first folder of a participant that may not be listed; None if all may."""
+    try:
+        with os.scandir(folder) as entries:
+            below = sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
+    except PermissionError:
+        return folder
+    except OSError:
+        return None
+    return next(filter(None, (unreadable_folder(Path(path)) for path in below)), None)
+
+
 def images_by_participant(
     layout: "BIDSLayout", query: Mapping[str, Any], dataset_dir: Path, *, sessions: Sequence[str]
 ) -> dict[str, list[Path]]:
@@ -102,7 +115,15 @@ def images_by_participant(
         query.setdefault("session", list(sessions))
     place = re.compile(rf"sub-({_NAME})(/ses-{_NAME})?/(anat|dwi|fmap)/{_NAME}", re.DOTALL)
     grouped: dict[str, list[Path]] = {}
-    for image in sorted(Path(name) for name in layout.get(return_type="filename", **query)):
+    try:
+        selected = layout.get(return_type="filename", **query)
+    except Exception as error:
+        raise InputError(
+            expected="entities and values that pybids can look for in --bids-filter-file",
+            found=f"{reprlib.repr(query)} ({type(error).__name__}: {str(error)[:200]})",
+            remedy='write for instance {"dwi": {"acquisition": "b1000"}}',
+        ) from error
+    for image in sorted(map(Path, selected)):
         if not image.is_relative_to(dataset_dir):
             raise InputError(
                 expected=f"an index of {dataset_dir} in --bids-database-dir",

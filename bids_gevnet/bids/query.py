@@ -13,7 +13,12 @@ import numpy as np
 
 from bids_gevnet.bids.gradient_files import holds_only_b0
 from bids_gevnet.bids.images import read_header
-from bids_gevnet.bids.indexing import images_by_participant, index_dataset, read_filter_file
+from bids_gevnet.bids.indexing import (
+    images_by_participant,
+    index_dataset,
+    read_filter_file,
+    unreadable_folder,
+)
 from bids_gevnet.bids.reading import parse_json
 from bids_gevnet.bids.records import DiffusionRun, FieldmapRun, Participant
 from bids_gevnet.bids.scans import find_scans, run_gradients
@@ -88,9 +93,12 @@ def find_participants(
         require_labels(sessions, layout.get_sessions(), option="--session-label", what="session")
     series = images_by_participant(layout, filters["dwi"], dataset_dir, sessions=sessions)
     # Without a request by name, participants who were never scanned are none of ours.
-    candidates = sorted(series if chosen.participants is None else chosen.participants)
+    hidden = {label for label in present if unreadable_folder(dataset_dir / f"sub-{label}")}
+    candidates = sorted(
+        series.keys() | hidden if chosen.participants is None else chosen.participants
+    )
     labels = [label for label in candidates if chosen.reason_against(label) is None]
-    if not any(label in series for label in labels):
+    if not any(label in series or label in hidden for label in labels):
         raise InputError(
             expected="diffusion series (sub-*/[ses-*/]dwi/*_dwi.nii.gz)",
             found=f"none in {dataset_dir} that fit the selection",
@@ -165,6 +173,13 @@ def _guarded_participant(label: str, files: _Files, needs: _Needs) -> Participan
 def _participant(label: str, files: _Files, needs: _Needs) -> Participant:
     folder = needs.dataset_dir / f"sub-{label}"
     check_label(label, folder)
+    hidden = unreadable_folder(folder)
+    if hidden is not None:
+        raise ParticipantError(
+            expected=f"permission to read {hidden}",
+            found="none",
+            remedy="ask its owner for it, or leave the participant out",
+        )
     if not files.dwi:
         raise ParticipantError(
             expected=f"diffusion series of participant {label}",

@@ -21,12 +21,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bids_gevnet.errors import ParticipantError
+from bids_gevnet.errors import explain_disk_error
 
 # Noise hardly compresses: level 1 is six times faster than the usual 9 for 3 % more bytes.
 _GZIP_LEVEL = 1
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _ATTEMPTS = 100
 
 
@@ -44,21 +42,10 @@ def replacing(path: Path) -> Iterator[Path]:
             part.unlink(missing_ok=True)
             os.close(lock)
     except OSError as error:
-        if error.errno in _DISK_FULL:
-            raise ParticipantError(
-                expected=f"room on the disk for {path}",
-                found=f"none left ({error.strerror})",
-                remedy="free some space or raise the quota and run the same command again: it "
-                "resumes from here",
-            ) from error
-        if error.errno in _NOT_ALLOWED:
-            raise ParticipantError(
-                expected=f"permission to write {path}",
-                found=f"none ({error.strerror})",
-                remedy="ask the owner of the folder for it, or give another OUTPUT_DIR or "
-                "--work-dir",
-            ) from error
-        raise
+        explained = explain_disk_error(error, path)
+        if explained is None:
+            raise
+        raise explained from error
 
 
 def _create_part(path: Path) -> tuple[Path, int]:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import reprlib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +12,20 @@ from typing import Any
 from bids_gevnet.crash_files import has_crashes, read_crashes
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import WorkLayout
-from bids_gevnet.settings import ExecutionSettings, read_toml
+from bids_gevnet.settings import LARGEST_FILE, ExecutionSettings, read_toml
 
 _POLL_S = 0.1
 """Nipype looks for finished nodes this often; its two seconds cost more than our short nodes."""
 
 LOCAL = "MultiProc"
 """Nipype's name for processes on this machine."""
+
+PLUGINS = frozenset({
+    *("Condor", "CondorDAGMan", "Debug", "IPython", "LegacyMultiProc", "Linear", "LSF"),
+    *("MultiProc", "OAR", "PBS", "PBSGraph", "SGE", "SGEGraph", "SLURM", "SLURMGraph"),
+    "SomaFlow",
+})  # fmt: skip
+"""Nipype's plugins; listed here because importing them takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,27 +75,46 @@ def choose_plugin(execution: ExecutionSettings) -> tuple[str, dict[str, Any]]:
 
 
 def read_plugin(path: Path) -> Mapping[str, Any]:
-    """Read the TOML or YAML file of `--use-plugin`, which needs a key `plugin`."""
-    if path.suffix in {".yml", ".yaml"}:
-        import yaml
-
-        try:
-            table = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise InputError(
-                expected="a readable file for --use-plugin",
-                found=f"{path} ({error})",
-                remedy="check its path and syntax",
-            ) from None
-    else:
-        table = read_toml(path)
+    """Read the TOML or YAML file of `--use-plugin`: a name and, by name, its arguments."""
+    table = _read_yaml(path) if path.suffix in {".yml", ".yaml"} else read_toml(path)
     if not isinstance(table, Mapping) or "plugin" not in table:
         raise InputError(
             expected=f"a key plugin in {path}",
-            found=f"{table!r:.200}",
+            found=reprlib.repr(table),
             remedy="write for instance plugin = 'SLURM'",
         )
+    name, arguments = table["plugin"], table.get("plugin_args", {})
+    if not isinstance(name, str) or name not in PLUGINS:
+        raise InputError(
+            expected=f"the name of a plugin of Nipype in {path}",
+            found=reprlib.repr(name)[:100],
+            remedy=f"choose among {', '.join(sorted(PLUGINS))}",
+        )
+    if not isinstance(arguments, Mapping):
+        raise InputError(
+            expected=f"a table plugin_args in {path}",
+            found=reprlib.repr(arguments),
+            remedy="write its arguments by name, or leave plugin_args out",
+        )
     return table
+
+
+def _read_yaml(path: Path) -> Any:
+    import yaml
+
+    from bids_gevnet.bids.reading import read_text
+
+    try:
+        text = read_text(path)
+        if len(text) > LARGEST_FILE:
+            raise ValueError(f"more than {LARGEST_FILE} characters")  # noqa: TRY301
+        return yaml.safe_load(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise InputError(
+            expected="a readable file for --use-plugin",
+            found=f"{path} ({str(error)[:500]})",
+            remedy="check its path and syntax",
+        ) from None
 
 
 def run_workflow(

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.derivatives import write_description
+from bids_gevnet.bids.manifest import read_manifest
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError, printable
-from bids_gevnet.learn.cohort.left_out import LeftOut, name_left_out
+from bids_gevnet.learn.cohort.left_out import UNREADABLE, LeftOut, name_left_out
 from bids_gevnet.settings import to_toml
 
 if TYPE_CHECKING:
@@ -87,7 +88,30 @@ def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
         selection=request.settings.selection,
     )
     plan = plan_study(cohort, learning, seed=execution.random_seed)
+    _refuse_damaged(request, cohort)
     return cohort, plan, Devices.choose(learning, execution)
+
+
+def _refuse_damaged(request: Request, cohort: "Cohort") -> None:
+    """Refuse samples and masks that are no longer what the participant level wrote."""
+    images = {path for row in cohort.rows for path in (row.image, row.mask)}
+    unusable = {e.participant for e in cohort.left_out if e.reason == UNREADABLE}
+    damaged = {}
+    for label in sorted({row.participant for row in cohort.rows} | unusable):
+        manifest = read_manifest(request.output.manifest(label))
+        changed = [] if manifest is None else manifest.damaged(request.output_dir)
+        names = [n for n in changed if label in unusable or request.output_dir / n in images]
+        if names:
+            damaged[label] = names
+    if damaged:
+        labels = " ".join(damaged)
+        raise InputError(
+            expected="derivatives as the participant level wrote them",
+            found=f"missing or changed files of {len(damaged)} participants: "
+            + "; ".join(f"sub-{label}: {names[0]}" for label, names in damaged.items()),
+            remedy=f"run the participant level again with --participant-label {labels}, which "
+            f"makes them again, or give --exclude-participant-label {labels}",
+        )
 
 
 def _run(request: Request, study: "StudyContext") -> int:

@@ -1,6 +1,7 @@
 """One run per participant and output: a second one is refused, never mixed in."""
 
 import fcntl
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,9 +19,10 @@ def locked(folder: Path, names: Sequence[str]) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         for name in names:
-            stream = stack.enter_context((folder / f"{name}.lock").open("w"))
+            lock = _open(folder / f"{name}.lock")
+            stack.callback(os.close, lock)
             try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     expected=f"no other run on {name} in {folder.parent.parent}",
@@ -29,3 +31,11 @@ def locked(folder: Path, names: Sequence[str]) -> Iterator[None]:
                     "give another OUTPUT_DIR and --work-dir",
                 ) from None
         yield
+
+
+def _open(path: Path) -> int:
+    """Open a lock file, which may belong to somebody else who was here before."""
+    try:
+        return os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY)

@@ -25,12 +25,19 @@ def start_logging(verbose: int) -> None:
         logging.getLogger(name).setLevel(logging.INFO)
 
 
+class _LogFile(logging.FileHandler):
+    """A log file on a disk that may become full, which is said by whoever writes results."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - name of the library
+        """Drop the line; without this, a traceback is printed for each of them."""
+
+
 def open_log_file(output: OutputLayout, level: str) -> Path:
     """Write all that is logged from now on to a file of this run; return its path."""
     started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
     path = output.logs / f"{level}-{started}-{os.getpid()}.log"
     path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter(_FORMAT))
     logging.getLogger("bids_gevnet").addHandler(handler)
     return path

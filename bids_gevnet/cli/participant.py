@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.logs import open_log_file, save_traceback
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
-from bids_gevnet.errors import BidsGevnetError, InputError, WorkflowBuildError
+from bids_gevnet.errors import BidsGevnetError, InputError, ParticipantError, WorkflowBuildError
 from bids_gevnet.settings import to_toml
 
 if TYPE_CHECKING:
@@ -45,6 +46,35 @@ def run_participants(request: Request, participants: Sequence[Participant]) -> i
             messages += _run(request, usable)
     _summarise(request, participants, messages)
     return int(bool(messages))
+
+
+def check_output_folders(
+    output_dir: Path, participants: Sequence[Participant]
+) -> tuple[Participant, ...]:
+    """Find those whose derivatives could not be written or would land somewhere else."""
+    checked = []
+    for participant in participants:
+        folder = output_dir / f"sub-{participant.label}"
+        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        problems = [problem for path in folders if (problem := _refuse_folder(path))]
+        checked.append(replace(participant, problems=(*participant.problems, *problems[:1])))
+    return tuple(checked)
+
+
+def _refuse_folder(folder: Path) -> ParticipantError | None:
+    if folder.is_symlink():
+        return ParticipantError(
+            expected=f"a folder of its own at {folder}",
+            found=f"a link to {folder.readlink()}, where nothing is written",
+            remedy="remove the link, or give the folder that it points to as OUTPUT_DIR",
+        )
+    if folder.exists() and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return ParticipantError(
+            expected=f"permission to read and write {folder}",
+            found="none",
+            remedy="ask its owner for it, or give another OUTPUT_DIR",
+        )
+    return None
 
 
 def _make_folders(output_dir: Path, work_dir: Path) -> None:

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.cli.signals import stopping_on_signals
-from bids_gevnet.errors import BidsGevnetError, InputError, StoppedError, WorkflowBuildError
+from bids_gevnet.errors import (
+    BidsGevnetError,
+    InputError,
+    StoppedError,
+    WorkflowBuildError,
+    explain_disk_error,
+    printable,
+)
 
 log = logging.getLogger("bids_gevnet")
 
@@ -26,32 +33,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except BrokenPipeError:
         return 1  # whoever read our output has gone
-    except MemoryError as error:
-        return _tell_unforeseen(
-            error, request, "more memory, fewer --nprocs or a coarser --output-resolution"
-        )
     except Exception as error:  # noqa: BLE001 - the last resort: a sentence, not a traceback
-        return _tell_unforeseen(error, request, "report it with that file")
+        return _tell_unforeseen(error, request)
 
 
 def _run(request: Request) -> int:
     # Late, like all imports that bring more than the standard library.
     from bids_gevnet.cli.environment import quieten_libraries
+    from bids_gevnet.cli.execute import choose_plugin
     from bids_gevnet.cli.logs import close_log_files, start_logging
 
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
+    choose_plugin(request.settings.execution)  # what is wrong with its file is said now
     try:
         return _run_group(request) if request.level == "group" else _run_participant(request)
     finally:
         close_log_files()
 
 
-def _tell_unforeseen(error: BaseException, request: Request | None, remedy: str) -> int:
+def _tell_unforeseen(error: Exception, request: Request | None) -> int:
+    """Say in a sentence what nobody has said yet; return the exit code."""
     from bids_gevnet.cli.logs import save_traceback
+    from bids_gevnet.crash_files import explain_shortage
 
+    if isinstance(error, OSError):
+        explained = explain_disk_error(error, error.filename or "a file")
+        if explained is not None:
+            print(f"bids_gevnet: {explained}", file=sys.stderr)
+            return explained.exit_code
     kept = save_traceback(error, request.output if request is not None else None)
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+    text = printable(" ".join(f"{type(error).__name__}: {error}".split())[:500])
+    remedy = explain_shortage(text) or "report it with that file"
     print(
         f"bids_gevnet: stopped by an error that was not foreseen ({text}). What to do: {remedy}; "
         f"details: {kept}",
@@ -103,6 +116,9 @@ def _run_participant(request: Request) -> int:
         b0_threshold=settings.preprocessing.b0_threshold,
         shell=settings.preprocessing.shell,
     )
+    from bids_gevnet.cli.participant import check_output_folders, run_participants
+
+    participants = check_output_folders(request.output_dir, participants)
     if request.action == "dry-run":
         from bids_gevnet.workflows.tools import choose_tools
 
@@ -113,8 +129,6 @@ def _run_participant(request: Request) -> int:
         from bids_gevnet.cli.reports import write_boilerplate
 
         return write_boilerplate(request, participants)
-    from bids_gevnet.cli.participant import run_participants
-
     return run_participants(request, participants)
 
 

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bids_gevnet.cli.execute import choose_plugin, read_failures, read_plugin, run_workflow
+from bids_gevnet.cli.execute import (
+    PLUGINS,
+    choose_plugin,
+    read_failures,
+    read_plugin,
+    run_workflow,
+)
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.progress import WorkflowProgress
 from bids_gevnet.errors import InputError
@@ -58,6 +64,13 @@ def test_unusable_plugin_file_is_named(tmp_path, name, content):
         path.write_text(content)
     with pytest.raises(InputError, match=name.replace(".", r"\.")):
         read_plugin(path)
+
+
+def test_the_plugins_are_those_of_nipype():
+    from nipype.pipeline import plugins
+
+    names = {name.removesuffix("Plugin") for name in dir(plugins) if name.endswith("Plugin")}
+    assert names == PLUGINS
 
 
 def test_failures_name_participant_stage_and_our_sentence(tmp_path):

@@ -1,24 +1,28 @@
 """State of a training run between two steps: one safetensors file, replaced as a whole.
 
 Tensors are the network's (``model.<name>``) and Adam's (``adam.<parameter>.<moment>``); the rest,
-as JSON, stands in the file's metadata: position, learning curve so far, and the digest of the
-job, so that a checkpoint of another job is never taken for this one's. No pickle is involved.
+as JSON, stands in the file's metadata: position, learning curve so far, the digest of the job, so
+that a checkpoint of another job is never taken for this one's, and a hash of the content, so that
+a damaged one is never resumed from. No pickle is involved.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.writing import replacing
-from bids_gevnet.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
     from torch import nn
+
+log = logging.getLogger("bids_gevnet.learn")
 
 
 @dataclass
@@ -60,9 +64,11 @@ def save_checkpoint(
     for name, parameter in network.named_parameters():
         for moment, value in optimiser.state.get(parameter, {}).items():
             tensors[f"adam.{name}.{moment}"] = value
-    metadata = {"digest": digest, "position": json.dumps(asdict(position))}
+    tensors = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    text = json.dumps(asdict(position))
+    metadata = {"digest": digest, "position": text, "sha256": _hash_content(text, tensors)}
     with replacing(path) as part:
-        save_file({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, part, metadata)
+        save_file(tensors, part, metadata)
 
 
 def load_checkpoint(
@@ -73,7 +79,7 @@ def load_checkpoint(
     Returns
     -------
     position : Position or None
-        None if there is no checkpoint of this job; then nothing is changed.
+        None if there is no whole checkpoint of this job; then nothing is changed.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -84,18 +90,30 @@ def load_checkpoint(
             metadata = content.metadata() or {}
             if metadata.get("digest") != digest:
                 return None
-            position = Position(**json.loads(metadata["position"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-        model = {k.removeprefix("model."): v for k, v in tensors.items() if k[:6] == "model."}
-        network.load_state_dict(model)
-        _load_moments(network, optimiser, tensors)
+        if _hash_content(metadata["position"], tensors) != metadata["sha256"]:
+            raise ValueError("its content is not what was written")  # noqa: TRY301
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            expected=f"a checkpoint of this training in {path}",
-            found=f"something else ({error})",
-            remedy="remove the file; the training then starts from the beginning",
-        ) from None
-    return position
+        log.warning(
+            "the checkpoint %s is damaged (%s), so this training starts from the beginning",
+            path,
+            error,
+        )
+        return None
+    model = {k.removeprefix("model."): v for k, v in tensors.items() if k[:6] == "model."}
+    network.load_state_dict(model)
+    _load_moments(network, optimiser, tensors)
+    return Position(**json.loads(metadata["position"]))
+
+
+def _hash_content(position: str, tensors: dict[str, torch.Tensor]) -> str:
+    import torch
+
+    content = hashlib.sha256(position.encode())
+    for name in sorted(tensors):
+        content.update(name.encode())
+        content.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return content.hexdigest()
 
 
 def _load_moments(
