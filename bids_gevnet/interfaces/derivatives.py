@@ -57,10 +57,21 @@ _CONFOUNDS = {
         "Units": "mm",
     },
     **{
-        f"trans_{axis}": {"Description": f"Translation along {axis}", "Units": "mm"}
+        f"trans_{axis}": {
+            "Description": f"Translation along {axis} (RAS, about the centre of the volume) that "
+            "leads from the volume to the reference",
+            "Units": "mm",
+        }
         for axis in "xyz"
     },
-    **{f"rot_{axis}": {"Description": f"Rotation about {axis}", "Units": "rad"} for axis in "xyz"},
+    **{
+        f"rot_{axis}": {
+            "Description": f"Rotation about {axis} (RAS, counterclockwise) that leads from the "
+            "volume to the reference",
+            "Units": "rad",
+        }
+        for axis in "xyz"
+    },
     "outlier_slices": {"Description": "Slices replaced by their prediction"},
     "eddy_displacement": {
         "Description": "Displacement by eddy currents, root mean square over a ball of 50 mm",

@@ -17,11 +17,20 @@ from nipype.interfaces.base import (
 from bids_gevnet.bids.gradient_files import read_gradient_table
 from bids_gevnet.dwi.coherence import Coherence, check_coherence
 from bids_gevnet.dwi.conform import ras_order
-from bids_gevnet.dwi.quality import assess_quality
+from bids_gevnet.dwi.quality import assess_quality, tensor_misfit
 from bids_gevnet.dwi.shells import choose_shell, find_shells
 from bids_gevnet.facts import GradientCheck, QualityFacts
-from bids_gevnet.interfaces.series import read_image, read_mask, read_series, write_facts
+from bids_gevnet.interfaces.series import (
+    Series,
+    read_image,
+    read_mask,
+    read_series,
+    write_facts,
+)
 from bids_gevnet.settings import B0_THRESHOLD
+
+_MOST_VOXELS = 20000
+"""Voxels that a misfit is measured in: enough for a median."""
 
 
 class MeasureQualityInputSpec(BaseInterfaceInputSpec):
@@ -82,6 +91,24 @@ class MeasureQuality(SimpleInterface):
             table.bvecs[volumes],
             b0_threshold=self.inputs.b0_threshold,
         )
+
+
+def misfit_of_series(
+    series: Series, mask: npt.NDArray[np.bool_], b0_threshold: float
+) -> float | None:
+    """Return the misfit of the tensor on the shell that is sampled; None where it says nothing."""
+    shells = find_shells(series.bvals, b0_threshold=b0_threshold)
+    volumes = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
+    voxels = np.argwhere(mask)
+    voxels = voxels[:: max(1, len(voxels) // _MOST_VOXELS)]
+    signal = np.asarray(series.data[tuple(voxels.T)])[:, volumes]
+    misfit = tensor_misfit(
+        np.nan_to_num(signal),
+        series.bvals[volumes],
+        series.bvecs_ras[volumes],
+        b0_threshold=b0_threshold,
+    )
+    return None if misfit is None else round(misfit, 5)
 
 
 def gradient_check(coherence: Coherence) -> GradientCheck:

@@ -12,12 +12,18 @@ from bids_gevnet.bids.derivatives import (
     prediction_ending,
     rish_ending,
 )
-from bids_gevnet.facts import AcquisitionFacts, ScanFacts
+from bids_gevnet.facts import AcquisitionFacts, CorrectionFacts, ScanFacts
 from bids_gevnet.report.correction_methods import METHODS, describe_susceptibility
 from bids_gevnet.report.figures.motion import LARGE_DISPLACEMENT_MM, MotionSummary
 from bids_gevnet.report.scan_files import ScanFiles
 
 LEVELS = ("error", "warning", "note")
+
+WORSE = 1.1
+"""Misfit after eddy over misfit before: interpolation alone lowers it, so a rise is no chance."""
+
+MOST_EDDY_MM = 5.0
+"""Eddy currents displace by a few mm at most; eddy diverged where it found more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ def _correction(facts: ScanFacts) -> Iterator[Alert]:
     for run in facts.correction:
         if run.note:
             yield Alert("warning", f"Correction: {run.note}.", "motion")
+        yield from _eddy_result(run)
         if run.method is None:
             continue
         words = METHODS[run.method]
@@ -108,6 +115,23 @@ def _correction(facts: ScanFacts) -> Iterator[Alert]:
         elif run.susceptibility not in {None, "corrected"}:
             text = f"Susceptibility distortions were {describe_susceptibility(run)}."
             yield Alert("note", text, "motion")
+
+
+def _eddy_result(run: CorrectionFacts) -> Iterator[Alert]:
+    """Say where eddy has left a run worse than it was."""
+    signs = []
+    if run.misfit_before and run.misfit_after and run.misfit_after > WORSE * run.misfit_before:
+        signs.append(
+            f"the tensor misfit rose from {run.misfit_before:.3f} to {run.misfit_after:.3f} of b0"
+        )
+    if run.method == "eddy" and (run.largest_eddy_mm or 0) > MOST_EDDY_MM:
+        signs.append(f"it displaced a volume by {run.largest_eddy_mm:.1f} mm for eddy currents")
+    if signs:
+        yield Alert(
+            "error",
+            f"eddy has made the run worse: {' and '.join(signs)}. Use --correction model.",
+            "motion",
+        )
 
 
 def _motion(motion: MotionSummary | None) -> Iterator[Alert]:
