@@ -347,10 +347,8 @@ class EddyOutput:
         result[:, :3, 3] = -np.einsum("nij,nj->ni", back, self.translations_mm @ flip)
         return result
 
-    def eddy_displacement_mm(
-        self, readout_s: float, voxel_mm: float
-    ) -> NDArray[np.float64] | None:
-        """Return the displacement by eddy currents, root mean square over a ball of 50 mm.
+    def eddy_terms_mm(self, readout_s: float, voxel_mm: float) -> NDArray[np.float64] | None:
+        """Return the displacement by eddy currents in mm at 50 mm from the centre, up to sign.
 
         Parameters
         ----------
@@ -361,16 +359,14 @@ class EddyOutput:
 
         Returns
         -------
-        displacement_mm : (n,) array or None
+        terms : (n, 10) array or None
+            Constant, x, y, z, x², y², z², xy, xz, yz.
         """
         if self.field_hz is None:
             return None
-        steps = np.linspace(-HEAD_RADIUS_MM, HEAD_RADIUS_MM, 21)
-        grid = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(-1, 3)
-        x, y, z = grid[np.linalg.norm(grid, axis=1) <= HEAD_RADIUS_MM].T
-        terms = [x, y, z, x * x, y * y, z * z, x * y, x * z, y * z, np.ones_like(x)]
-        field = self.field_hz @ np.stack(terms)  # (n, points)
-        return np.asarray(np.sqrt(np.mean(np.square(field), axis=1)) * readout_s * voxel_mm)
+        at_radius = HEAD_RADIUS_MM ** np.array([0, *[1] * 3, *[2] * 6])
+        constant_first = np.roll(self.field_hz, 1, axis=1)
+        return np.asarray(constant_first * at_radius * readout_s * voxel_mm)
 
 
 def _numbers(text: str, what: str) -> NDArray[np.float64]:

@@ -27,10 +27,14 @@ class JoinFacts(Facts):
         Runs of the scan: a count.
     apart_mm : tuple of float
         Displacement of each run from the first, in mm: root mean square over the head.
+    angles_deg : tuple of float
+        Median angle of each further run's main directions to those of the first, in white
+        matter, in degrees; empty where they could not be compared.
     """
 
     runs: Count | None = None
     apart_mm: tuple[float, ...] = ()
+    angles_deg: tuple[float, ...] = ()
 
     @property
     def joined(self) -> bool:
@@ -162,6 +166,10 @@ class GradientCheck(Facts):
     voxels: Count | None = None
 
 
+_WORST: tuple[str | None, ...] = ("wrong", "undecided", "planned", "fits")
+"""Outcomes of a gradient check, the one that matters most first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityFacts(Facts):
     """Quality of the corrected scan in its own space.
@@ -179,8 +187,8 @@ class QualityFacts(Facts):
         Mean correlation of volumes with nearest directions; no unit.
     mean_fa_white_matter : float or None
         Mean fractional anisotropy of white matter; no unit, from 0 to 1.
-    gradient_check : GradientCheck
-        Whether the gradient table fits; no unit.
+    gradient_checks : tuple of GradientCheck
+        Whether the gradient table of each run fits; no unit.
     """
 
     snr_b0: float | None = None
@@ -188,7 +196,13 @@ class QualityFacts(Facts):
     tensor_residual: float | None = None
     neighbour_correlation: float | None = None
     mean_fa_white_matter: float | None = None
-    gradient_check: GradientCheck = GradientCheck()
+    gradient_checks: tuple[GradientCheck, ...] = ()
+
+    @property
+    def gradient_check(self) -> GradientCheck:
+        """The check of the run that fares worst: a table that fits excuses no other."""
+        known = [check for check in self.gradient_checks if check.outcome is not None]
+        return min(known, key=lambda check: _WORST.index(check.outcome), default=GradientCheck())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

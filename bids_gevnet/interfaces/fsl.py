@@ -46,6 +46,7 @@ from bids_gevnet.dwi.shells import mean_volume
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import CorrectionFacts, MaskFacts
 from bids_gevnet.interfaces.confounds import write_confounds
+from bids_gevnet.interfaces.correction import eddy_displacement_mm
 from bids_gevnet.interfaces.masking import mask_volume_ml
 from bids_gevnet.interfaces.quality import misfit_of_series
 from bids_gevnet.interfaces.series import (
@@ -297,7 +298,8 @@ class Eddy(SimpleInterface):
             len(series.bvals),
         )
         bvecs_ras = bvecs_fsl_to_ras(parsed.bvecs_fsl, series.affine)
-        eddy_mm = parsed.eddy_displacement_mm(self.inputs.readout_s, voxel_mm)
+        terms = parsed.eddy_terms_mm(self.inputs.readout_s, voxel_mm)
+        eddy_mm = None if terms is None else eddy_displacement_mm(terms)
         self._results["image"] = f"{base}.nii.gz"
         self._results["gradients"] = str(
             write_gradients(folder / "gradients.tsv", series.bvals, bvecs_ras)

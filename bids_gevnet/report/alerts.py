@@ -164,13 +164,16 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
 
 
 def _quality(facts: ScanFacts) -> Iterator[Alert]:
-    check = facts.quality.gradient_check
-    if check.outcome == "wrong":
-        text = check.text or "the gradient table does not fit the white matter"
-        yield Alert("warning", f"Gradients: {text}.", "gradients")
-    elif check.outcome == "undecided":
-        text = check.text or "the gradient table could not be checked"
-        yield Alert("note", f"Gradients: {text}.", "gradients")
+    checks = facts.quality.gradient_checks
+    for number, check in enumerate(checks):
+        named = number < len(facts.acquisition) and facts.acquisition[number].name
+        where = f" of {named or f'run {number + 1}'}" if len(checks) > 1 else ""
+        if check.outcome == "wrong":
+            text = check.text or "the gradient table does not fit the white matter"
+            yield Alert("warning", f"Gradients{where}: {text}.", "gradients")
+        elif check.outcome == "undecided":
+            text = check.text or "the gradient table could not be checked"
+            yield Alert("warning", f"Gradients{where}: {text}.", "gradients")
 
 
 def _prediction(facts: ScanFacts) -> Iterator[Alert]:
