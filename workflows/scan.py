@@ -254,6 +254,7 @@ def _connect_stages(
             ("image", "standard"),
             ("gradients", "standard_gradients"),
             ("mask", "standard_mask"),
+            ("facts", "standard_facts"),
         ]),
         (sphere, derivatives, [
             ("samples", "samples"),

@@ -79,11 +79,11 @@ def wants_subcommand(help_text: str) -> bool:
 
 
 def parse_help(help_text: str, subcommand: str = "") -> ProgramOptions:
-    """Read the names of long options from a help text.
+    r"""Read the names of long options from a help text.
 
     Examples
     --------
-    >>> sorted(parse_help("  --imain\\tImages\\n  -v,--verbose\\n  --nthr=<n>").names)
+    >>> sorted(parse_help("  --imain\tImages\n  -v,--verbose\n  --nthr=<n>").names)
     ['imain', 'nthr', 'verbose']
     """
     return ProgramOptions(frozenset(_OPTION.findall(help_text)), subcommand)

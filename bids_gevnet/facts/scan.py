@@ -76,6 +76,11 @@ class RegistrationFacts(Facts):
         Whether overlap or mutual information is below its limit.
     text : str
         The verdict, as a phrase.
+    coverage : float or None
+        Share of the template's brain inside the field of view of the scan; no unit, from 0 to 1.
+    t1w_dice : float or None
+        Dice overlap through a T1w that was not used, because the b0 alone registered better;
+        None where there is no T1w or it was used.
     """
 
     source: Literal["b0", "T1w"] | None = None
@@ -84,6 +89,25 @@ class RegistrationFacts(Facts):
     information: float | None = None
     poor: bool | None = None
     text: str = ""
+    coverage: Fraction | None = None
+    t1w_dice: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandardFacts(Facts):
+    """How the scan was resampled to the template.
+
+    Attributes
+    ----------
+    without_data : int or None
+        Voxels of the brain that lay outside the field of view in some volume and were taken off
+        the mask in template space: a count.
+    lost_volumes : int or None
+        Volumes without data in most of the brain, which take nothing off the mask: a count.
+    """
+
+    without_data: Count | None = None
+    lost_volumes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +298,8 @@ class ScanFacts(Facts):
         How the brain was masked.
     registration : RegistrationFacts
         How the scan was registered to the template.
+    standard : StandardFacts
+        How the scan was resampled to the template.
     sphere : SphereFacts
         How one shell was sampled on the sphere.
     quality : QualityFacts
@@ -292,6 +318,7 @@ class ScanFacts(Facts):
     join: JoinFacts = JoinFacts()
     mask: MaskFacts = MaskFacts()
     registration: RegistrationFacts = RegistrationFacts()
+    standard: StandardFacts = StandardFacts()
     sphere: SphereFacts = SphereFacts()
     quality: QualityFacts = QualityFacts()
     prediction: PredictionFacts | None = None

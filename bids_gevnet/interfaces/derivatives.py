@@ -43,6 +43,7 @@ from bids_gevnet.facts import (
     RegistrationFacts,
     ScanFacts,
     SphereFacts,
+    StandardFacts,
 )
 from bids_gevnet.interfaces.series import read_facts, read_gradients, read_image, read_mask
 from bids_gevnet.interfaces.sphere import SAMPLE_STEP
@@ -108,6 +109,7 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     join_facts = File(exists=True, mandatory=True, desc="of the joined scan")
     mask_facts = File(exists=True, mandatory=True, desc="of the brain mask")
     registration_facts = File(exists=True, mandatory=True, desc="of the registration")
+    standard_facts = File(exists=True, mandatory=True, desc="of the resampling to the template")
     sphere_facts = File(exists=True, mandatory=True, desc="of the sampling")
     quality_facts = File(exists=True, mandatory=True, desc="of the quality measures")
     prediction = File(exists=True, desc="table of a prediction, if a model was given")
@@ -165,6 +167,7 @@ class WriteDerivatives(SimpleInterface):
             join=read_facts(inputs.join_facts, JoinFacts),
             mask=read_facts(inputs.mask_facts, MaskFacts),
             registration=read_facts(inputs.registration_facts, RegistrationFacts),
+            standard=read_facts(inputs.standard_facts, StandardFacts),
             sphere=read_facts(inputs.sphere_facts, SphereFacts),
             quality=read_facts(inputs.quality_facts, QualityFacts),
             prediction=read_facts(inputs.prediction_facts, PredictionFacts)

@@ -22,6 +22,9 @@ LEVELS = ("error", "warning", "note")
 WORSE = 1.1
 """Misfit after eddy over misfit before: interpolation alone lowers it, so a rise is no chance."""
 
+LEAST_COVERAGE = 0.9
+"""Share of the template's brain that a scan of the whole brain has in its field of view."""
+
 MOST_EDDY_MM = 5.0
 """Eddy currents displace by a few mm at most; eddy diverged where it found more."""
 
@@ -161,6 +164,34 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
     if facts.registration.poor:
         text = facts.registration.text or "the registration looks poor"
         yield Alert("warning", f"Template: {text}.", "template")
+    if facts.registration.t1w_dice is not None:
+        yield Alert(
+            "warning",
+            "Template: the T1-weighted image was not used, because the registration through it "
+            f"was poor (Dice {facts.registration.t1w_dice:.2f}): it may show another person or be "
+            "damaged. The mean b0 was registered directly instead.",
+            "template",
+        )
+    if facts.registration.coverage is not None and facts.registration.coverage < LEAST_COVERAGE:
+        yield Alert(
+            "warning",
+            f"Field of view: it covers {facts.registration.coverage:.0%} of the template's brain; "
+            "the rest is missing from all maps.",
+            "template",
+        )
+    if facts.standard.without_data:
+        yield Alert(
+            "note",
+            "Field of view: brain voxels outside of it in some volume were left out of the mask "
+            f"in template space ({facts.standard.without_data} voxels).",
+            "template",
+        )
+    if facts.standard.lost_volumes:
+        yield Alert(
+            "error",
+            f"{facts.standard.lost_volumes} volumes have no data in most of the brain.",
+            "template",
+        )
 
 
 def _quality(facts: ScanFacts) -> Iterator[Alert]:

@@ -7,7 +7,9 @@ from bids_gevnet.facts import (
     CorrectionFacts,
     GradientCheck,
     QualityFacts,
+    RegistrationFacts,
     ScanFacts,
+    StandardFacts,
 )
 from bids_gevnet.report.alerts import MOST_EDDY_MM, collect_alerts
 from bids_gevnet.report.scan_files import ScanFiles
@@ -65,3 +67,18 @@ def test_every_run_with_a_doubtful_table_is_named(alerts_of):
         "Gradients of sub-01_run-3: undecided.",
     ]
     assert facts.quality.gradient_check.outcome == "wrong"
+
+
+def test_a_slab_and_a_rejected_t1w_are_warnings(alerts_of):
+    facts = ScanFacts(registration=RegistrationFacts(coverage=0.61, t1w_dice=0.7))
+    found = alerts_of(facts)
+    assert of_level(found, "warning", "61%")
+    assert of_level(found, "warning", "another person")
+    whole = alerts_of(ScanFacts(registration=RegistrationFacts(coverage=0.97)))
+    assert not of_level(whole, "warning", "Field of view")
+
+
+def test_voxels_without_data_are_counted(alerts_of):
+    facts = ScanFacts(standard=StandardFacts(without_data=1053, lost_volumes=1))
+    assert of_level(alerts_of(facts), "note", "1053 voxels")
+    assert of_level(alerts_of(facts), "error", "no data")
