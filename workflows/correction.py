@@ -16,7 +16,7 @@ from bids_gevnet.facts import CorrectionMethod, Susceptibility
 from bids_gevnet.interfaces.conform import Conform
 from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.fsl import Eddy, Topup
-from bids_gevnet.interfaces.masking import MaskBrain
+from bids_gevnet.interfaces.masking import MaskB0s, MaskBrain
 from bids_gevnet.interfaces.motion import EstimateMotion
 from bids_gevnet.settings import PreprocessingSettings
 from bids_gevnet.workflows.context import ScanContext
@@ -287,11 +287,6 @@ def _connect_eddy(
     program, run = context.tools.eddy, plan.run
     assert program is not None
     conform, outputnode = (workflow.get_node(name) for name in ("conform", "outputnode"))
-    mask = pe.Node(
-        MaskBrain(b0_threshold=context.settings.b0_threshold),
-        name="rough_mask",
-        mem_gb=2 * mem_gb,
-    )
     eddy = pe.Node(
         Eddy(
             program=str(program.path),
@@ -299,6 +294,7 @@ def _connect_eddy(
             raw_image=str(run.image),
             direction=run.encoding.direction,
             readout_s=_readout_s(run.metadata, context),
+            b0_threshold=context.settings.b0_threshold,
             num_threads=context.threads,
         ),
         name="eddy",
@@ -306,9 +302,7 @@ def _connect_eddy(
         mem_gb=6 * mem_gb,
     )
     workflow.connect([
-        (conform, mask, [("image", "image"), ("gradients", "gradients")]),
         (conform, eddy, [("image", "image"), ("gradients", "gradients")]),
-        (mask, eddy, [("mask", "mask")]),
         (eddy, outputnode, [
             ("image", "image"),
             ("gradients", "gradients"),
@@ -317,9 +311,22 @@ def _connect_eddy(
         ]),
     ])  # fmt: skip
     if plan.susceptibility == "corrected":
-        workflow.connect([(_topup_node(plan, context, mem_gb), eddy, [("base", "topup_base")])])
+        topup = _topup_node(plan, context, mem_gb)
+        # eddy works where topup has put the brain, not where the scanner saw it.
+        mask = pe.Node(MaskB0s(), name="rough_mask", mem_gb=1 + mem_gb)
+        workflow.connect([
+            (topup, eddy, [("base", "topup_base")]),
+            (topup, mask, [("unwarped", "image")]),
+        ])  # fmt: skip
     else:
         eddy.inputs.why_no_topup = plan.susceptibility
+        mask = pe.Node(
+            MaskBrain(b0_threshold=context.settings.b0_threshold),
+            name="rough_mask",
+            mem_gb=2 * mem_gb,
+        )
+        workflow.connect([(conform, mask, [("image", "image"), ("gradients", "gradients")])])
+    workflow.connect([(mask, eddy, [("mask", "mask")])])
 
 
 def _topup_node(plan: CorrectionPlan, context: ScanContext, mem_gb: float) -> pe.Node:

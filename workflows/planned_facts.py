@@ -70,7 +70,6 @@ def planned_facts(
         Network of the model to predict with; empty without a model.
     """
     first = scan.runs[0]
-    coarse = max(read_voxel_mm(first.image)) > COARSEST_MM
     template = settings.template
     return replace(
         early_facts(scan, settings, tools),
@@ -83,7 +82,14 @@ def planned_facts(
         ),
         sphere=_sphere(scan, settings),
         quality=QualityFacts(
-            gradient_check=GradientCheck(outcome="undecided" if coarse else "planned")
+            gradient_checks=tuple(
+                GradientCheck(
+                    outcome="undecided"
+                    if max(read_voxel_mm(run.image)) > COARSEST_MM
+                    else "planned"
+                )
+                for run in scan.runs
+            )
         ),
         prediction=PredictionFacts(network=network) if network else None,
     )

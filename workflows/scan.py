@@ -149,7 +149,11 @@ def _stage_nodes(scan: Scan, context: ScanContext, *, native_gb: float) -> dict[
     )
     return {
         "join": pe.Node(
-            JoinRuns(b0_threshold=b0_threshold, num_threads=threads),
+            JoinRuns(
+                names=[run.name for run in scan.runs],
+                b0_threshold=b0_threshold,
+                num_threads=threads,
+            ),
             name="join",
             n_procs=threads,
             mem_gb=0.5 + 3 * native_gb,
@@ -180,7 +184,9 @@ def _stage_nodes(scan: Scan, context: ScanContext, *, native_gb: float) -> dict[
         ),
         "quality": pe.Node(
             MeasureQuality(
-                raw_image=str(first.image), raw_bval=str(first.bval), raw_bvec=str(first.bvec),
+                raw_images=[str(run.image) for run in scan.runs],
+                raw_bvals=[str(run.bval) for run in scan.runs],
+                raw_bvecs=[str(run.bvec) for run in scan.runs],
                 b0_threshold=b0_threshold,
             ),
             name="quality",
@@ -248,6 +254,7 @@ def _connect_stages(
             ("image", "standard"),
             ("gradients", "standard_gradients"),
             ("mask", "standard_mask"),
+            ("facts", "standard_facts"),
         ]),
         (sphere, derivatives, [
             ("samples", "samples"),

@@ -1,7 +1,8 @@
 """FSL's topup, eddy and bet: where they are, how they are called, what they leave behind.
 
-Nothing here runs a program. Names and arguments follow FSL 6; ``eddy_parameters`` has one row
-per volume: translation x, y, z in mm, rotation about x, y, z in radians, then the eddy field.
+Nothing here runs a program. Options differ between releases of FSL 6, so those that are given
+follow from the program's own help text. ``eddy_parameters`` has one row per volume: translation
+x, y, z in mm, rotation about x, y, z in radians, then the eddy field.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.dwi.motion import HEAD_RADIUS_MM
 from bids_gevnet.errors import ParticipantError
 
 if TYPE_CHECKING:
@@ -22,8 +24,88 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EDDY_NAME = re.compile(r"^eddy(?:_(?P<build>cpu|openmp|cuda(?P<cuda>\d+(?:\.\d+)?)?))?$")
+_OPTION = re.compile(r"(?<![\w-])--([A-Za-z]\w*)")
+_SUBCOMMAND = re.compile(r"\beddy\S*\s+diffusion\b")
 TOPUP_STEP = 2
 """topup's default schedule halves the grid, so every axis must have an even number of voxels."""
+
+WITHOUT_SUBSAMPLING = "b02b0_1.cnf"
+"""Schedule of topup for odd grids; FSL 6.0.0 does not have it yet."""
+
+HALF_SPHERE = 0.25
+"""Length of the mean direction, half-way between a whole sphere (0) and a half (0.5). A table of
+few directions with random signs may exceed it; a linear second level suits those as well."""
+
+
+@dataclass(frozen=True)
+class ProgramOptions:
+    """What a program says that it can do.
+
+    Attributes
+    ----------
+    names : frozenset of str
+        Names of its long options, without dashes; empty where its help text has none.
+    subcommand : str
+        First argument that it wants; empty for none.
+    """
+
+    names: frozenset[str]
+    subcommand: str = ""
+
+    def has(self, name: str) -> bool:
+        """Tell whether the program has an option."""
+        return name in self.names
+
+    @property
+    def subcommands(self) -> list[str]:
+        """The first arguments after the program's name."""
+        return [self.subcommand] if self.subcommand else []
+
+
+def wants_subcommand(help_text: str) -> bool:
+    """Tell from the help text of eddy whether it wants `diffusion` as its first argument.
+
+    Examples
+    --------
+    >>> wants_subcommand("Usage: eddy --monsoon  --imain ...")
+    False
+    >>> wants_subcommand("Usage: eddy diffusion --help or eddy fmri --help")
+    True
+    """
+    has_images = "imain" in _OPTION.findall(help_text)
+    return bool(_SUBCOMMAND.search(help_text)) or (
+        not has_images and re.search(r"\bdiffusion\b", help_text) is not None
+    )
+
+
+def parse_help(help_text: str, subcommand: str = "") -> ProgramOptions:
+    r"""Read the names of long options from a help text.
+
+    Examples
+    --------
+    >>> sorted(parse_help("  --imain\tImages\n  -v,--verbose\n  --nthr=<n>").names)
+    ['imain', 'nthr', 'verbose']
+    """
+    return ProgramOptions(frozenset(_OPTION.findall(help_text)), subcommand)
+
+
+def covers_half_a_sphere(bvecs: NDArray[np.floating[Any]], *, limit: float = HALF_SPHERE) -> bool:
+    r"""Tell whether directions lie on one side of the sphere.
+
+    FSL's guide asks for a linear second level (``--slm=linear``) then: eddy fields are odd in g,
+    and without opposite directions their mean cannot be told from motion. Uniform directions have
+    :math:`|\langle g \rangle| = 0` on a whole sphere and 1/2 on a half.
+
+    Parameters
+    ----------
+    bvecs : (n, 3) array
+        Directions of one shell, in any axes; zero vectors do not count.
+    limit : float
+        Length of the mean direction above which they are one-sided.
+    """
+    lengths = np.linalg.norm(bvecs, axis=1)
+    unit = bvecs[lengths > 0] / lengths[lengths > 0, None]
+    return len(unit) > 0 and float(np.linalg.norm(unit.mean(axis=0))) > limit
 
 
 @dataclass(frozen=True)
@@ -106,8 +188,22 @@ def fsl_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "FSLOUTPUTTYPE": "NIFTI_GZ"}
 
 
+def schedule_folder(environment: Mapping[str, str], program: Path) -> Path:
+    """Return the folder of topup's schedules: in FSLDIR, else beside the program's folder."""
+    fsl = environment.get("FSLDIR")
+    return (Path(fsl) if fsl else program.parent.parent) / "etc" / "flirtsch"
+
+
 def topup_arguments(
-    program: Path, b0s: Path, acqp: Path, out_base: Path, shape: Sequence[int], *, threads: int = 1
+    program: Path,
+    b0s: Path,
+    acqp: Path,
+    out_base: Path,
+    shape: Sequence[int],
+    *,
+    options: ProgramOptions,
+    has_odd_schedule: bool = True,
+    threads: int = 1,
 ) -> list[str]:
     """Return the command line of topup.
 
@@ -116,7 +212,11 @@ def topup_arguments(
     program, b0s, acqp, out_base : Path
         The executable, the 4D file of b0s, its acquisition parameters and the output prefix.
     shape : sequence of int
-        Grid of the b0s: with an odd axis the schedule without subsampling is needed.
+        Grid of the b0s: with an odd axis a schedule without subsampling is needed.
+    options : ProgramOptions
+        What this topup can do.
+    has_odd_schedule : bool
+        Whether this FSL has ``WITHOUT_SUBSAMPLING``; else the plain one is told not to subsample.
     threads : int
 
     Returns
@@ -128,12 +228,16 @@ def topup_arguments(
         str(program),
         f"--imain={b0s}",
         f"--datain={acqp}",
-        f"--config={'b02b0_1.cnf' if odd else 'b02b0.cnf'}",
+        f"--config={WITHOUT_SUBSAMPLING if odd and has_odd_schedule else 'b02b0.cnf'}",
         f"--out={out_base}",
         f"--fout={out_base}_fieldmap",
         f"--iout={out_base}_unwarped",
     ]
-    return [*arguments, f"--nthr={threads}"] if threads > 1 else arguments
+    if odd and not has_odd_schedule:
+        arguments.append("--subsamp=1")
+    if threads > 1 and options.has("nthr"):
+        arguments.append(f"--nthr={threads}")
+    return arguments
 
 
 def eddy_arguments(
@@ -146,10 +250,10 @@ def eddy_arguments(
     acqp: Path,
     index: Path,
     out_base: Path,
+    options: ProgramOptions,
     topup_base: Path | None = None,
     threads: int = 1,
-    replace_outliers: bool = True,
-    is_shelled: bool = True,
+    linear_second_level: bool = False,
     seed: int = 20,
 ) -> list[str]:
     """Return the command line of eddy.
@@ -159,14 +263,15 @@ def eddy_arguments(
     binary : EddyBinary
     data, mask, bvals, bvecs, acqp, index, out_base : Path
         Inputs, and the prefix of all outputs.
+    options : ProgramOptions
+        What this eddy can do. Outlier slices are replaced, eddy's own test for shells, which
+        refuses jittered b-values, is skipped, and the seed is set where it can.
     topup_base : Path, optional
         Prefix given to topup, when it ran.
     threads : int
         Offered; GPU builds take one.
-    replace_outliers : bool
-        Replace slices that lost signal by their prediction.
-    is_shelled : bool
-        Skip eddy's own test for shells, which refuses jittered b-values.
+    linear_second_level : bool
+        Model eddy fields as linear in the gradient, for one-sided schemes.
     seed : int
         Fixes the voxels that the Gaussian process is trained on: same result on every run.
 
@@ -175,19 +280,21 @@ def eddy_arguments(
     arguments : list of str
     """
     arguments = [
-        str(binary.path),
+        *(str(binary.path), *options.subcommands),
         *(f"--imain={data}", f"--mask={mask}", f"--bvals={bvals}", f"--bvecs={bvecs}"),
-        *(f"--acqp={acqp}", f"--index={index}", f"--out={out_base}", f"--initrand={seed}"),
+        *(f"--acqp={acqp}", f"--index={index}", f"--out={out_base}"),
     ]
     if topup_base is not None:
         arguments.append(f"--topup={topup_base}")
-    if replace_outliers:
-        arguments.append("--repol")
-    if is_shelled:
-        arguments.append("--data_is_shelled")
-    if (count := binary.threads(threads)) > 1:
-        arguments.append(f"--nthr={count}")
-    return arguments
+    count = binary.threads(threads)
+    wanted = {
+        "repol": "--repol",
+        "data_is_shelled": "--data_is_shelled",
+        "initrand": f"--initrand={seed}",
+        "slm": "--slm=linear" if linear_second_level else "",
+        "nthr": f"--nthr={count}" if count > 1 else "",
+    }
+    return [*arguments, *(word for name, word in wanted.items() if word and options.has(name))]
 
 
 def bet_arguments(
@@ -204,6 +311,10 @@ class EddyOutput:
     Attributes
     ----------
     translations_mm, rotations_rad : (n, 3) array
+        As eddy writes them; `transforms` has the convention of this project.
+    field_hz : (n, 10) array or None
+        Quadratic eddy field: x, y, z, x², y², z², xy, xz, yz in mm from the centre, constant;
+        None where eddy used another model.
     bvecs_fsl : (n, 3) array
         Rotated directions in the axes of the bvec file.
     outlier_slices : (n,) array of int
@@ -212,8 +323,50 @@ class EddyOutput:
 
     translations_mm: NDArray[np.float64]
     rotations_rad: NDArray[np.float64]
+    field_hz: NDArray[np.float64] | None
     bvecs_fsl: NDArray[np.float64]
     outlier_slices: NDArray[np.intp]
+
+    @property
+    def transforms(self) -> NDArray[np.float64]:
+        r"""Return the transforms from each volume to the reference, world RAS mm, (n, 4, 4).
+
+        eddy's matrix :math:`R = R_x R_y R_z` leads from the reference to the volume, turns
+        clockwise for positive angles, about the centre of the volume, and its x axis runs to the
+        left. With :math:`F = \mathrm{diag}(-1, 1, 1)` ours is :math:`F R^{-1} F`, for a conformed
+        image (RAS, origin in the centre).
+        """
+        from scipy.spatial.transform import Rotation
+
+        flip = np.diag([-1.0, 1.0, 1.0])
+        # Clockwise about x, y, z in turn, the last one first: intrinsic angles, negated.
+        forward = Rotation.from_euler("XYZ", -self.rotations_rad).as_matrix()
+        back = flip @ np.swapaxes(forward, 1, 2) @ flip
+        result = np.tile(np.eye(4), (len(back), 1, 1))
+        result[:, :3, :3] = back
+        result[:, :3, 3] = -np.einsum("nij,nj->ni", back, self.translations_mm @ flip)
+        return result
+
+    def eddy_terms_mm(self, readout_s: float, voxel_mm: float) -> NDArray[np.float64] | None:
+        """Return the displacement by eddy currents in mm at 50 mm from the centre, up to sign.
+
+        Parameters
+        ----------
+        readout_s : float
+            Total readout time: a field of 1 / readout_s Hz displaces by one voxel.
+        voxel_mm : float
+            Voxel size along the phase encoding.
+
+        Returns
+        -------
+        terms : (n, 10) array or None
+            Constant, x, y, z, x², y², z², xy, xz, yz.
+        """
+        if self.field_hz is None:
+            return None
+        at_radius = HEAD_RADIUS_MM ** np.array([0, *[1] * 3, *[2] * 6])
+        constant_first = np.roll(self.field_hz, 1, axis=1)
+        return np.asarray(constant_first * at_radius * readout_s * voxel_mm)
 
 
 def _numbers(text: str, what: str) -> NDArray[np.float64]:
@@ -264,4 +417,5 @@ def parse_eddy(
             f"outliers of {len(outliers)}",
             remedy="look at eddy's log; it may have stopped early",
         )
-    return EddyOutput(motion[:, :3], motion[:, 3:6], bvecs.T, outliers)
+    field = motion[:, 6:] if motion.shape[1] == 16 else None
+    return EddyOutput(motion[:, :3], motion[:, 3:6], field, bvecs.T, outliers)

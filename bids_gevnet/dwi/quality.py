@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WHITE_MATTER_FA = 0.4
 _MOST_VOXELS = 20000
+_TENSOR_TERMS = 6
 _HIGHEST_SNR = 1000.0
 """No diffusion scan comes near it: a higher number means that the noise was not seen."""
 
@@ -101,6 +102,41 @@ def assess_quality(
         neighbour_correlation=correlation,
         mean_fa_white_matter=float(np.mean(fit.fa[white])),
     )
+
+
+def tensor_misfit(
+    signal: NDArray[np.floating[Any]],
+    bvals: NDArray[np.floating[Any]],
+    bvecs: NDArray[np.floating[Any]],
+    *,
+    b0_threshold: float,
+) -> float | None:
+    r"""Return the misfit of a tensor in white matter, to compare series with each other.
+
+    Six of k diffusion-weighted volumes are spent on the tensor: the root mean square is scaled by
+    :math:`\sqrt{k / (k - 6)}`, so that few volumes do not look better than many.
+
+    Parameters
+    ----------
+    signal : (v, n) array
+        b0s and one shell, in voxels of the brain.
+    bvals : (n,) array
+    bvecs : (n, 3) array
+    b0_threshold : float
+
+    Returns
+    -------
+    misfit : float or None
+        Median, as a fraction of b0; None without b0, white matter or a volume to spare.
+    """
+    count = int(np.sum(bvals > b0_threshold))
+    if count <= _TENSOR_TERMS or count == len(bvals) or not len(signal):
+        return None
+    fit = fit_tensor(signal, bvals, bvecs, b0_threshold=b0_threshold)
+    white = (fit.fa > WHITE_MATTER_FA) & (fit.fa < 0.95) & (fit.residual > 0)
+    if not white.any():
+        return None
+    return float(np.median(fit.residual[white]) * np.sqrt(count / (count - _TENSOR_TERMS)))
 
 
 def b0_snr(

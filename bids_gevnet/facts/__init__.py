@@ -40,6 +40,7 @@ from bids_gevnet.facts.scan import (
     ScanFacts,
     ShellFacts,
     SphereFacts,
+    StandardFacts,
     ToolFacts,
 )
 
@@ -59,6 +60,7 @@ __all__ = [
     "ScannerFacts",
     "ShellFacts",
     "SphereFacts",
+    "StandardFacts",
     "Susceptibility",
     "SusceptibilityField",
     "ToolFacts",

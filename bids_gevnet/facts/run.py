@@ -193,6 +193,9 @@ class CorrectionFacts(Facts):
         Slices replaced by their prediction: a count; None where none were looked for.
     outliers : tuple of OutlierSlice
         The first of them; no unit.
+    misfit_before, misfit_after : float or None
+        Misfit of the tensor in white matter before and after eddy, as a fraction of b0; None
+        where it was not compared.
     susceptibility : str or None
         Whether susceptibility distortions were corrected, and if not, why.
     field : SusceptibilityField or None
@@ -209,5 +212,7 @@ class CorrectionFacts(Facts):
     phase_encoding_axis: Literal["i", "j", "k"] | None = None
     outlier_slices: Count | None = None
     outliers: tuple[OutlierSlice, ...] = ()
+    misfit_before: float | None = None
+    misfit_after: float | None = None
     susceptibility: Susceptibility | None = None
     field: SusceptibilityField | None = None

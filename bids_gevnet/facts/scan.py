@@ -27,10 +27,14 @@ class JoinFacts(Facts):
         Runs of the scan: a count.
     apart_mm : tuple of float
         Displacement of each run from the first, in mm: root mean square over the head.
+    angles_deg : tuple of float
+        Median angle of each further run's main directions to those of the first, in white
+        matter, in degrees; empty where they could not be compared.
     """
 
     runs: Count | None = None
     apart_mm: tuple[float, ...] = ()
+    angles_deg: tuple[float, ...] = ()
 
     @property
     def joined(self) -> bool:
@@ -72,6 +76,11 @@ class RegistrationFacts(Facts):
         Whether overlap or mutual information is below its limit.
     text : str
         The verdict, as a phrase.
+    coverage : float or None
+        Share of the template's brain inside the field of view of the scan; no unit, from 0 to 1.
+    t1w_dice : float or None
+        Dice overlap through a T1w that was not used, because the b0 alone registered better;
+        None where there is no T1w or it was used.
     """
 
     source: Literal["b0", "T1w"] | None = None
@@ -80,6 +89,25 @@ class RegistrationFacts(Facts):
     information: float | None = None
     poor: bool | None = None
     text: str = ""
+    coverage: Fraction | None = None
+    t1w_dice: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandardFacts(Facts):
+    """How the scan was resampled to the template.
+
+    Attributes
+    ----------
+    without_data : int or None
+        Voxels of the brain that lay outside the field of view in some volume and were taken off
+        the mask in template space: a count.
+    lost_volumes : int or None
+        Volumes without data in most of the brain, which take nothing off the mask: a count.
+    """
+
+    without_data: Count | None = None
+    lost_volumes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +190,10 @@ class GradientCheck(Facts):
     voxels: Count | None = None
 
 
+_WORST: tuple[str | None, ...] = ("wrong", "undecided", "planned", "fits")
+"""Outcomes of a gradient check, the one that matters most first."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityFacts(Facts):
     """Quality of the corrected scan in its own space.
@@ -179,8 +211,8 @@ class QualityFacts(Facts):
         Mean correlation of volumes with nearest directions; no unit.
     mean_fa_white_matter : float or None
         Mean fractional anisotropy of white matter; no unit, from 0 to 1.
-    gradient_check : GradientCheck
-        Whether the gradient table fits; no unit.
+    gradient_checks : tuple of GradientCheck
+        Whether the gradient table of each run fits; no unit.
     """
 
     snr_b0: float | None = None
@@ -188,7 +220,13 @@ class QualityFacts(Facts):
     tensor_residual: float | None = None
     neighbour_correlation: float | None = None
     mean_fa_white_matter: float | None = None
-    gradient_check: GradientCheck = GradientCheck()
+    gradient_checks: tuple[GradientCheck, ...] = ()
+
+    @property
+    def gradient_check(self) -> GradientCheck:
+        """The check of the run that fares worst: a table that fits excuses no other."""
+        known = [check for check in self.gradient_checks if check.outcome is not None]
+        return min(known, key=lambda check: _WORST.index(check.outcome), default=GradientCheck())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +298,8 @@ class ScanFacts(Facts):
         How the brain was masked.
     registration : RegistrationFacts
         How the scan was registered to the template.
+    standard : StandardFacts
+        How the scan was resampled to the template.
     sphere : SphereFacts
         How one shell was sampled on the sphere.
     quality : QualityFacts
@@ -278,6 +318,7 @@ class ScanFacts(Facts):
     join: JoinFacts = JoinFacts()
     mask: MaskFacts = MaskFacts()
     registration: RegistrationFacts = RegistrationFacts()
+    standard: StandardFacts = StandardFacts()
     sphere: SphereFacts = SphereFacts()
     quality: QualityFacts = QualityFacts()
     prediction: PredictionFacts | None = None

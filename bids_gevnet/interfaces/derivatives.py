@@ -43,6 +43,7 @@ from bids_gevnet.facts import (
     RegistrationFacts,
     ScanFacts,
     SphereFacts,
+    StandardFacts,
 )
 from bids_gevnet.interfaces.series import read_facts, read_gradients, read_image, read_mask
 from bids_gevnet.interfaces.sphere import SAMPLE_STEP
@@ -57,10 +58,21 @@ _CONFOUNDS = {
         "Units": "mm",
     },
     **{
-        f"trans_{axis}": {"Description": f"Translation along {axis}", "Units": "mm"}
+        f"trans_{axis}": {
+            "Description": f"Translation along {axis} (RAS, about the centre of the volume) that "
+            "leads from the volume to the reference",
+            "Units": "mm",
+        }
         for axis in "xyz"
     },
-    **{f"rot_{axis}": {"Description": f"Rotation about {axis}", "Units": "rad"} for axis in "xyz"},
+    **{
+        f"rot_{axis}": {
+            "Description": f"Rotation about {axis} (RAS, counterclockwise) that leads from the "
+            "volume to the reference",
+            "Units": "rad",
+        }
+        for axis in "xyz"
+    },
     "outlier_slices": {"Description": "Slices replaced by their prediction"},
     "eddy_displacement": {
         "Description": "Displacement by eddy currents, root mean square over a ball of 50 mm",
@@ -97,6 +109,7 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     join_facts = File(exists=True, mandatory=True, desc="of the joined scan")
     mask_facts = File(exists=True, mandatory=True, desc="of the brain mask")
     registration_facts = File(exists=True, mandatory=True, desc="of the registration")
+    standard_facts = File(exists=True, mandatory=True, desc="of the resampling to the template")
     sphere_facts = File(exists=True, mandatory=True, desc="of the sampling")
     quality_facts = File(exists=True, mandatory=True, desc="of the quality measures")
     prediction = File(exists=True, desc="table of a prediction, if a model was given")
@@ -154,6 +167,7 @@ class WriteDerivatives(SimpleInterface):
             join=read_facts(inputs.join_facts, JoinFacts),
             mask=read_facts(inputs.mask_facts, MaskFacts),
             registration=read_facts(inputs.registration_facts, RegistrationFacts),
+            standard=read_facts(inputs.standard_facts, StandardFacts),
             sphere=read_facts(inputs.sphere_facts, SphereFacts),
             quality=read_facts(inputs.quality_facts, QualityFacts),
             prediction=read_facts(inputs.prediction_facts, PredictionFacts)

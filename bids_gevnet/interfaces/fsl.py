@@ -4,6 +4,7 @@ Nipype has its own; they look for program names that recent FSL no longer has an
 per volume in places. These run the command lines of `bids_gevnet.dwi.fsl`.
 """
 
+import functools
 import os
 import subprocess
 from collections.abc import Sequence
@@ -25,21 +26,31 @@ from bids_gevnet.bids.gradient_files import read_bval
 from bids_gevnet.bids.writing import write_image, write_text
 from bids_gevnet.dwi.conform import conform, ras_order
 from bids_gevnet.dwi.fsl import (
+    WITHOUT_SUBSAMPLING,
     EddyBinary,
+    ProgramOptions,
     bet_arguments,
+    covers_half_a_sphere,
     eddy_arguments,
     fsl_environment,
     parse_eddy,
+    parse_help,
+    schedule_folder,
     topup_arguments,
+    wants_subcommand,
 )
-from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, bvecs_ras_to_fsl
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, bvecs_ras_to_fsl, voxel_sizes
+from bids_gevnet.dwi.motion import displacement_mm, rigid_parameters
 from bids_gevnet.dwi.phase_encoding import PhaseEncoding, acquisition_rows, reorder_phase_encoding
 from bids_gevnet.dwi.shells import mean_volume
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import CorrectionFacts, MaskFacts
 from bids_gevnet.interfaces.confounds import write_confounds
+from bids_gevnet.interfaces.correction import eddy_displacement_mm
 from bids_gevnet.interfaces.masking import mask_volume_ml
+from bids_gevnet.interfaces.quality import misfit_of_series
 from bids_gevnet.interfaces.series import (
+    Series,
     read_image,
     read_mask,
     read_series,
@@ -50,6 +61,9 @@ from bids_gevnet.settings import B0_THRESHOLD
 
 _TAIL = 2000
 """Characters of a failed program's output that go into the message."""
+
+_HELP_S = 60
+"""Seconds that a program may take to print its help text."""
 
 
 def run_program(arguments: Sequence[str], folder: Path) -> None:
@@ -71,8 +85,43 @@ def run_program(arguments: Sequence[str], folder: Path) -> None:
         raise ParticipantError(
             expected=f"{name} to end well",
             found=f"exit code {done.returncode}: {tail}",
-            remedy=f"read {folder / f'{name}.log'}; --correction ants works without FSL",
+            remedy=f"read {folder / f'{name}.log'}; --correction model works without FSL",
         )
+
+
+def ask_options(program: Path) -> ProgramOptions:
+    """Ask a program for its help text, and read from it what the program can do.
+
+    The answer is kept for as long as the file does not change.
+    """
+    return _ask_options(program, program.stat().st_mtime_ns)
+
+
+@functools.cache
+def _ask_options(program: Path, _modified_ns: int) -> ProgramOptions:
+    text = _help_text(program)
+    if wants_subcommand(text):
+        return parse_help(_help_text(program, "diffusion"), "diffusion")
+    return parse_help(text)
+
+
+def _help_text(program: Path, *subcommand: str) -> str:
+    """Return what `--help` prints: FSL's programs print it to either stream, with any code."""
+    try:
+        done = subprocess.run(
+            [str(program), *subcommand, "--help"],
+            env=fsl_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_HELP_S,
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout
 
 
 def _encoding_in_conformed_axes(
@@ -137,14 +186,17 @@ class Topup(SimpleInterface):
             )
         write_image(folder / "b0s.nii.gz", np.stack(volumes, axis=-1), affine)
         np.savetxt(folder / "acqp.txt", acqp[index - 1], fmt="%g")
-        base = folder / "topup"
+        base, program = folder / "topup", Path(self.inputs.program)
+        schedules = schedule_folder(os.environ, program)
         run_program(
             topup_arguments(
-                Path(self.inputs.program),
+                program,
                 folder / "b0s.nii.gz",
                 folder / "acqp.txt",
                 base,
                 volumes[0].shape,
+                options=ask_options(program),
+                has_odd_schedule=(schedules / WITHOUT_SUBSAMPLING).exists(),
                 threads=self.inputs.num_threads,
             ),
             folder,
@@ -168,7 +220,7 @@ class EddyInputSpec(BaseInterfaceInputSpec):
     uses_gpu = traits.Bool(False, usedefault=True, desc="whether it is a CUDA build")
     image = File(exists=True, mandatory=True, desc="conformed series")
     gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
-    mask = File(exists=True, mandatory=True, desc="rough brain mask")
+    mask = File(exists=True, mandatory=True, desc="brain, in the corrected b0 where topup ran")
     raw_image = File(exists=True, mandatory=True, desc="the run as it lies in the dataset")
     direction = traits.Str(mandatory=True, desc="BIDS PhaseEncodingDirection of the raw image")
     readout_s = traits.Float(mandatory=True, desc="total readout time")
@@ -180,6 +232,7 @@ class EddyInputSpec(BaseInterfaceInputSpec):
         usedefault=True,
         desc="why it did not, if it did not",
     )
+    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
 
 
@@ -210,10 +263,10 @@ class Eddy(SimpleInterface):
         np.savetxt(folder / "bvals", series.bvals[None], fmt="%g")
         fsl = bvecs_ras_to_fsl(series.bvecs_ras, series.affine)
         np.savetxt(folder / "bvecs", fsl.T, fmt="%.8f")
-        base = folder / "eddy"
+        base, program = folder / "eddy", Path(self.inputs.program)
         run_program(
             eddy_arguments(
-                EddyBinary(Path(self.inputs.program), uses_gpu=self.inputs.uses_gpu),
+                EddyBinary(program, uses_gpu=self.inputs.uses_gpu),
                 data=Path(self.inputs.image),
                 mask=Path(self.inputs.mask),
                 bvals=folder / "bvals",
@@ -221,52 +274,62 @@ class Eddy(SimpleInterface):
                 acqp=folder / "acqp.txt",
                 index=folder / "index.txt",
                 out_base=base,
+                options=ask_options(program),
+                linear_second_level=covers_half_a_sphere(
+                    series.bvecs_ras[series.bvals > self.inputs.b0_threshold]
+                ),
                 topup_base=Path(self.inputs.topup_base) if self._has_topup() else None,
                 threads=self.inputs.num_threads,
             ),
             folder,
         )
-        self._collect(folder, base, series.bvals, series.affine)
+        self._collect(folder, base, series, voxel_sizes(series.affine)[np.argmax(np.abs(vector))])
         return runtime
 
     def _has_topup(self) -> bool:
         return isdefined(self.inputs.topup_base) and bool(self.inputs.topup_base)
 
-    def _collect(
-        self,
-        folder: Path,
-        base: Path,
-        bvals: npt.NDArray[np.float64],
-        affine: npt.NDArray[np.float64],
-    ) -> None:
+    def _collect(self, folder: Path, base: Path, series: Series, voxel_mm: float) -> None:
         outlier_map = Path(f"{base}.eddy_outlier_map")
         parsed = parse_eddy(
             Path(f"{base}.eddy_parameters").read_text(encoding="utf-8"),
             Path(f"{base}.eddy_rotated_bvecs").read_text(encoding="utf-8"),
             outlier_map.read_text(encoding="utf-8") if outlier_map.exists() else None,
-            len(bvals),
+            len(series.bvals),
         )
-        parameters = np.hstack([parsed.translations_mm, parsed.rotations_rad])
-        bvecs_ras = bvecs_fsl_to_ras(parsed.bvecs_fsl, affine)
+        bvecs_ras = bvecs_fsl_to_ras(parsed.bvecs_fsl, series.affine)
+        terms = parsed.eddy_terms_mm(self.inputs.readout_s, voxel_mm)
+        eddy_mm = None if terms is None else eddy_displacement_mm(terms)
         self._results["image"] = f"{base}.nii.gz"
         self._results["gradients"] = str(
-            write_gradients(folder / "gradients.tsv", bvals, bvecs_ras)
+            write_gradients(folder / "gradients.tsv", series.bvals, bvecs_ras)
         )
         self._results["confounds"] = str(
             write_confounds(
                 folder / "confounds.tsv",
-                parameters,
+                rigid_parameters(parsed.transforms),
                 parsed.outlier_slices,
+                eddy_mm,
             )
         )
+        corrected, _ = read_image(self._results["image"])
         facts = CorrectionFacts(
             method="eddy",
             program=Path(self.inputs.program).name,
+            largest_displacement_mm=round(float(displacement_mm(parsed.transforms).max()), 3),
             eddy_currents=True,
+            largest_eddy_mm=None if eddy_mm is None else round(float(eddy_mm.max()), 3),
             outlier_slices=int(parsed.outlier_slices.sum()),
+            misfit_before=self._misfit(series),
+            misfit_after=self._misfit(Series(corrected, series.affine, series.bvals, bvecs_ras)),
             susceptibility="corrected" if self._has_topup() else self.inputs.why_no_topup,
         )
         self._results["facts"] = write_facts(folder, facts)
+
+    def _misfit(self, series: Series) -> float | None:
+        """Return the misfit of the tensor on one shell in the brain."""
+        mask, _ = read_mask(self.inputs.mask)
+        return misfit_of_series(series, mask, self.inputs.b0_threshold)
 
 
 class BetInputSpec(BaseInterfaceInputSpec):

@@ -17,7 +17,7 @@ from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.mask import brain_mask
 from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
 from bids_gevnet.facts import MaskFacts
-from bids_gevnet.interfaces.series import read_series, write_facts
+from bids_gevnet.interfaces.series import read_image, read_series, write_facts
 from bids_gevnet.settings import B0_THRESHOLD
 
 
@@ -53,6 +53,32 @@ class MaskBrain(SimpleInterface):
         self._results["mask"] = str(folder / "mask.nii")
         facts = MaskFacts(method="otsu", volume_ml=mask_volume_ml(mask, series.affine))
         self._results["facts"] = write_facts(folder, facts)
+        return runtime
+
+
+class MaskB0sInputSpec(BaseInterfaceInputSpec):
+    """Corrected b0s."""
+
+    image = File(exists=True, mandatory=True, desc="b0s on one grid, aligned")
+
+
+class MaskB0sOutputSpec(TraitedSpec):
+    """A brain mask."""
+
+    mask = File(exists=True, desc="brain")
+
+
+class MaskB0s(SimpleInterface):
+    """Mask the brain where topup has put it, by the mean of the corrected b0s alone."""
+
+    input_spec = MaskB0sInputSpec
+    output_spec = MaskB0sOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        path = Path(runtime.cwd) / "mask.nii"
+        b0s, affine = read_image(self.inputs.image)
+        write_image(path, brain_mask(mean_volume(b0s, np.arange(b0s.shape[3])), affine), affine)
+        self._results["mask"] = str(path)
         return runtime
 
 

@@ -17,22 +17,34 @@ from nipype.interfaces.base import (
 from bids_gevnet.bids.gradient_files import read_gradient_table
 from bids_gevnet.dwi.coherence import Coherence, check_coherence
 from bids_gevnet.dwi.conform import ras_order
-from bids_gevnet.dwi.quality import assess_quality
-from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.dwi.mask import brain_mask
+from bids_gevnet.dwi.quality import assess_quality, tensor_misfit
+from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
 from bids_gevnet.facts import GradientCheck, QualityFacts
-from bids_gevnet.interfaces.series import read_image, read_mask, read_series, write_facts
+from bids_gevnet.interfaces.series import (
+    Series,
+    read_image,
+    read_mask,
+    read_series,
+    write_facts,
+)
 from bids_gevnet.settings import B0_THRESHOLD
+
+_MOST_VOXELS = 20000
+"""Voxels that a misfit is measured in: enough for a median."""
 
 
 class MeasureQualityInputSpec(BaseInterfaceInputSpec):
-    """A corrected scan, and its first run before correction."""
+    """A corrected scan, and its runs before correction, one list entry each."""
 
     image = File(exists=True, mandatory=True, desc="corrected series")
     gradients = File(exists=True, mandatory=True, desc="its gradients")
     mask = File(exists=True, mandatory=True, desc="brain")
-    raw_image = File(exists=True, mandatory=True, desc="first run as it lies in the dataset")
-    raw_bval = File(exists=True, mandatory=True, desc="its b-values")
-    raw_bvec = File(exists=True, mandatory=True, desc="its gradient vectors")
+    raw_images = traits.List(
+        File(exists=True), mandatory=True, desc="runs as they lie in the dataset"
+    )
+    raw_bvals = traits.List(File(exists=True), mandatory=True, desc="their b-values")
+    raw_bvecs = traits.List(File(exists=True), mandatory=True, desc="their gradient vectors")
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
@@ -57,31 +69,60 @@ class MeasureQuality(SimpleInterface):
         )
         facts = QualityFacts(
             **_rounded(dataclasses.asdict(quality)),
-            gradient_check=gradient_check(self._coherence(mask)),
+            gradient_checks=tuple(
+                gradient_check(self._coherence(mask, Path(image), Path(bval), Path(bvec)))
+                for image, bval, bvec in zip(
+                    self.inputs.raw_images,
+                    self.inputs.raw_bvals,
+                    self.inputs.raw_bvecs,
+                    strict=True,
+                )
+            ),
         )
         self._results["facts"] = write_facts(Path(runtime.cwd), facts)
         return runtime
 
-    def _coherence(self, mask: npt.NDArray[np.bool_]) -> Coherence:
-        """Check the table of the raw run, so that its file can be fixed."""
-        data, affine = read_image(self.inputs.raw_image)
+    def _coherence(
+        self, mask: npt.NDArray[np.bool_], image: Path, bval: Path, bvec: Path
+    ) -> Coherence:
+        """Check the table of a raw run, so that its file can be fixed."""
+        data, affine = read_image(image)
         table = read_gradient_table(
-            Path(self.inputs.raw_image),
-            Path(self.inputs.raw_bval),
-            Path(self.inputs.raw_bvec),
-            n_volumes=data.shape[3],
-            b0_threshold=self.inputs.b0_threshold,
+            image, bval, bvec, n_volumes=data.shape[3], b0_threshold=self.inputs.b0_threshold
         )
         shells = find_shells(table.bvals, b0_threshold=self.inputs.b0_threshold)
-        volumes = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
+        shell = choose_shell(shells)
+        volumes = np.sort(np.concatenate([shells.b0, shell.volumes]))
+        brain = to_raw_axes(mask, affine)
+        if brain.shape != data.shape[:3]:  # a further run on a grid of its own
+            weighted = mean_volume(data, shell.volumes)
+            brain = brain_mask(mean_volume(data, shells.b0), affine, weighted)
         return check_coherence(
             np.nan_to_num(data[..., volumes]),
-            to_raw_axes(mask, affine),
+            brain,
             affine,
             table.bvals[volumes],
             table.bvecs[volumes],
             b0_threshold=self.inputs.b0_threshold,
         )
+
+
+def misfit_of_series(
+    series: Series, mask: npt.NDArray[np.bool_], b0_threshold: float
+) -> float | None:
+    """Return the misfit of the tensor on the shell that is sampled; None where it says nothing."""
+    shells = find_shells(series.bvals, b0_threshold=b0_threshold)
+    volumes = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
+    voxels = np.argwhere(mask)
+    voxels = voxels[:: max(1, len(voxels) // _MOST_VOXELS)]
+    signal = np.asarray(series.data[tuple(voxels.T)])[:, volumes]
+    misfit = tensor_misfit(
+        np.nan_to_num(signal),
+        series.bvals[volumes],
+        series.bvecs_ras[volumes],
+        b0_threshold=b0_threshold,
+    )
+    return None if misfit is None else round(misfit, 5)
 
 
 def gradient_check(coherence: Coherence) -> GradientCheck:

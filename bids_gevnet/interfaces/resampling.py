@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from nipype.interfaces.base import (
     BaseInterfaceInputSpec,
     File,
@@ -14,8 +15,15 @@ from nipype.interfaces.base import (
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.gradients import rotate_bvecs
-from bids_gevnet.dwi.interpolation import resample_series
-from bids_gevnet.interfaces.series import Series, read_image, read_series, write_series
+from bids_gevnet.dwi.interpolation import resample_series, volumes_without_data
+from bids_gevnet.facts import StandardFacts
+from bids_gevnet.interfaces.series import (
+    Series,
+    read_image,
+    read_series,
+    write_facts,
+    write_series,
+)
 from bids_gevnet.interfaces.warps import load_placements, resample_placed
 
 
@@ -37,7 +45,8 @@ class ResampleToTemplateOutputSpec(TraitedSpec):
 
     image = File(exists=True, desc="series on the output grid")
     gradients = File(exists=True, desc="gradients rotated by the polar part of the affine")
-    mask = File(exists=True, desc="brain on the output grid")
+    mask = File(exists=True, desc="brain on the output grid, where every volume has data")
+    facts = File(exists=True, desc="StandardFacts of the scan")
 
 
 class ResampleToTemplate(SimpleInterface):
@@ -72,8 +81,36 @@ class ResampleToTemplate(SimpleInterface):
         turned = rotate_bvecs(series.bvecs_ras, to_template)
         result = Series(data, grid_affine, series.bvals, turned)
         image, gradients = write_series(folder, result)
-        write_image(folder / "mask.nii", inside > 0.5, grid_affine)
+        brain, facts = keep_seen(inside > 0.5, data)
+        write_image(folder / "mask.nii", brain, grid_affine)
         self._results["image"] = str(image)
         self._results["gradients"] = str(gradients)
         self._results["mask"] = str(folder / "mask.nii")
+        self._results["facts"] = write_facts(folder, facts)
         return runtime
+
+
+def keep_seen(
+    brain: npt.NDArray[np.bool_], data: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.bool_], StandardFacts]:
+    """Take off a mask what some volume did not see; what left the field of view is no signal.
+
+    Parameters
+    ----------
+    brain : (X, Y, Z) array of bool
+    data : (X, Y, Z, n) array
+
+    Returns
+    -------
+    seen : (X, Y, Z) array of bool
+    facts : StandardFacts
+    """
+    # A volume that is empty as a whole is lost, not cut: it must not take the brain with it.
+    filled = np.array(
+        [np.count_nonzero(data[..., k][brain]) for k in range(data.shape[3])], dtype=np.intp
+    )
+    usable = np.flatnonzero(filled > brain.sum() / 2)
+    seen = brain & (volumes_without_data(data[..., usable]) == 0)
+    return seen, StandardFacts(
+        without_data=int(brain.sum() - seen.sum()), lost_volumes=data.shape[3] - len(usable)
+    )

@@ -16,8 +16,11 @@ from nipype.interfaces.base import (
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.gradients import rotate_bvecs
+from bids_gevnet.dwi.mask import brain_mask
 from bids_gevnet.dwi.motion import align_means, displacement_mm
-from bids_gevnet.dwi.shells import mean_volume
+from bids_gevnet.dwi.run_agreement import LARGEST_ANGLE_DEG, angle_between, main_directions
+from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
+from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import JoinFacts
 from bids_gevnet.interfaces.confounds import read_confounds, write_confounds
 from bids_gevnet.interfaces.series import (
@@ -36,6 +39,9 @@ from bids_gevnet.interfaces.warps import (
 )
 from bids_gevnet.settings import B0_THRESHOLD
 
+_MOST_VOXELS = 20000
+"""Voxels whose main directions are compared: enough for a median."""
+
 if TYPE_CHECKING:
     from bids_gevnet.dwi.model_corrector.warp import Warp
 
@@ -49,6 +55,7 @@ class JoinRunsInputSpec(BaseInterfaceInputSpec):
     transforms = traits.List(
         File(exists=True), desc="where volumes belong: rigid or warps; none after eddy"
     )
+    names = traits.List(traits.Str(), mandatory=True, desc="of the runs, for messages")
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
 
@@ -89,10 +96,48 @@ class JoinRuns(SimpleInterface):
             apart.append(round(float(displacement_mm(link[None])[0]), 3))
             turned = rotate_bvecs(runs[i].bvecs_ras, link)
             runs[i] = Series(runs[i].data, runs[i].affine, runs[i].bvals, turned)
+        angles = self._check_agreement(runs, natives, references[0]) if len(runs) > 1 else ()
         self._write(folder, runs, per_run, natives)
-        facts = JoinFacts(runs=len(runs), apart_mm=tuple(apart))
+        facts = JoinFacts(runs=len(runs), apart_mm=tuple(apart), angles_deg=angles)
         self._results["facts"] = write_facts(folder, facts)
         return runtime
+
+    def _check_agreement(
+        self,
+        runs: list[Series],
+        natives: list[npt.NDArray[np.float32]],
+        b0: npt.NDArray[np.floating[Any]],
+    ) -> tuple[float, ...]:
+        """Compare the main directions of further runs with the first's; refuse what differs."""
+        try:
+            brain = np.argwhere(brain_mask(b0, runs[0].affine))
+        except ParticipantError:
+            return ()  # whether there is a brain at all is the concern of the mask
+        voxels = tuple(brain[:: max(1, len(brain) // _MOST_VOXELS)].T)
+        found = []
+        for run, native in zip(runs, natives, strict=True):
+            shells = find_shells(run.bvals, b0_threshold=self.inputs.b0_threshold)
+            volumes = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
+            found.append(
+                main_directions(
+                    native[voxels][:, volumes],
+                    run.bvals[volumes],
+                    run.bvecs_ras[volumes],
+                    b0_threshold=self.inputs.b0_threshold,
+                )
+            )
+        angles = [angle_between(found[0], other) for other in found[1:]]
+        for name, angle in zip(self.inputs.names[1:], angles, strict=True):
+            if angle is not None and angle > LARGEST_ANGLE_DEG:
+                raise ParticipantError(
+                    expected="runs of one scan with the same main directions in white matter",
+                    found=f"a median angle of {angle:.0f} degrees between {self.inputs.names[0]} "
+                    f"and {name}: the gradient table of one of them is wrong, or they show "
+                    "different people",
+                    remedy="leave one of them out with --bids-filter-file; the report of each "
+                    "alone says whether its gradient table fits",
+                )
+        return tuple(round(angle, 1) for angle in angles if angle is not None)
 
     def _transforms(self, runs: list[Series]) -> "list[npt.NDArray[np.float64] | Warp]":
         if isdefined(self.inputs.transforms) and self.inputs.transforms:

@@ -17,7 +17,7 @@ from nipype.interfaces.base import (
 )
 
 from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
-from bids_gevnet.dwi.interpolation import resample_volume
+from bids_gevnet.dwi.interpolation import coverage, resample_volume
 from bids_gevnet.dwi.registration import (
     Registration,
     Volume,
@@ -158,8 +158,9 @@ class RegisterToTemplate(SimpleInterface):
         loaded = load_template(path)
         template = Volume(loaded.image, loaded.affine, loaded.mask)
         registration, source = None, "b0"
-        if isdefined(self.inputs.t1w):
-            registration, source = self._through_t1w(scan, template), "T1w"
+        through_t1w = self._through_t1w(scan, template) if isdefined(self.inputs.t1w) else None
+        if through_t1w is not None:
+            registration, source = through_t1w, "T1w"
         if registration is None or registration.is_poor:
             direct = register_to_template(scan, template)
             if registration is None or _worth(direct) > _worth(registration):
@@ -172,6 +173,19 @@ class RegisterToTemplate(SimpleInterface):
             information=round(float(registration.information), 4),
             poor=bool(registration.is_poor),
             text=str(registration),
+            coverage=round(
+                coverage(
+                    scan.mask.shape,
+                    affine,
+                    registration.moving_to_fixed,
+                    loaded.mask,
+                    loaded.affine,
+                ),
+                4,
+            ),
+            t1w_dice=round(float(through_t1w.dice), 4)
+            if through_t1w is not None and source == "b0"
+            else None,
         )
         self._results["facts"] = write_facts(Path(runtime.cwd), facts)
         return runtime

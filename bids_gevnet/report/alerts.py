@@ -12,12 +12,21 @@ from bids_gevnet.bids.derivatives import (
     prediction_ending,
     rish_ending,
 )
-from bids_gevnet.facts import AcquisitionFacts, ScanFacts
+from bids_gevnet.facts import AcquisitionFacts, CorrectionFacts, ScanFacts
 from bids_gevnet.report.correction_methods import METHODS, describe_susceptibility
 from bids_gevnet.report.figures.motion import LARGE_DISPLACEMENT_MM, MotionSummary
 from bids_gevnet.report.scan_files import ScanFiles
 
 LEVELS = ("error", "warning", "note")
+
+WORSE = 1.1
+"""Misfit after eddy over misfit before: interpolation alone lowers it, so a rise is no chance."""
+
+LEAST_COVERAGE = 0.9
+"""Share of the template's brain that a scan of the whole brain has in its field of view."""
+
+MOST_EDDY_MM = 5.0
+"""Eddy currents displace by a few mm at most; eddy diverged where it found more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,7 @@ def _correction(facts: ScanFacts) -> Iterator[Alert]:
     for run in facts.correction:
         if run.note:
             yield Alert("warning", f"Correction: {run.note}.", "motion")
+        yield from _eddy_result(run)
         if run.method is None:
             continue
         words = METHODS[run.method]
@@ -108,6 +118,23 @@ def _correction(facts: ScanFacts) -> Iterator[Alert]:
         elif run.susceptibility not in {None, "corrected"}:
             text = f"Susceptibility distortions were {describe_susceptibility(run)}."
             yield Alert("note", text, "motion")
+
+
+def _eddy_result(run: CorrectionFacts) -> Iterator[Alert]:
+    """Say where eddy has left a run worse than it was."""
+    signs = []
+    if run.misfit_before and run.misfit_after and run.misfit_after > WORSE * run.misfit_before:
+        signs.append(
+            f"the tensor misfit rose from {run.misfit_before:.3f} to {run.misfit_after:.3f} of b0"
+        )
+    if run.method == "eddy" and (run.largest_eddy_mm or 0) > MOST_EDDY_MM:
+        signs.append(f"it displaced a volume by {run.largest_eddy_mm:.1f} mm for eddy currents")
+    if signs:
+        yield Alert(
+            "error",
+            f"eddy has made the run worse: {' and '.join(signs)}. Use --correction model.",
+            "motion",
+        )
 
 
 def _motion(motion: MotionSummary | None) -> Iterator[Alert]:
@@ -137,16 +164,47 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
     if facts.registration.poor:
         text = facts.registration.text or "the registration looks poor"
         yield Alert("warning", f"Template: {text}.", "template")
+    if facts.registration.t1w_dice is not None:
+        yield Alert(
+            "warning",
+            "Template: the T1-weighted image was not used, because the registration through it "
+            f"was poor (Dice {facts.registration.t1w_dice:.2f}): it may show another person or be "
+            "damaged. The mean b0 was registered directly instead.",
+            "template",
+        )
+    if facts.registration.coverage is not None and facts.registration.coverage < LEAST_COVERAGE:
+        yield Alert(
+            "warning",
+            f"Field of view: it covers {facts.registration.coverage:.0%} of the template's brain; "
+            "the rest is missing from all maps.",
+            "template",
+        )
+    if facts.standard.without_data:
+        yield Alert(
+            "note",
+            "Field of view: brain voxels outside of it in some volume were left out of the mask "
+            f"in template space ({facts.standard.without_data} voxels).",
+            "template",
+        )
+    if facts.standard.lost_volumes:
+        yield Alert(
+            "error",
+            f"{facts.standard.lost_volumes} volumes have no data in most of the brain.",
+            "template",
+        )
 
 
 def _quality(facts: ScanFacts) -> Iterator[Alert]:
-    check = facts.quality.gradient_check
-    if check.outcome == "wrong":
-        text = check.text or "the gradient table does not fit the white matter"
-        yield Alert("warning", f"Gradients: {text}.", "gradients")
-    elif check.outcome == "undecided":
-        text = check.text or "the gradient table could not be checked"
-        yield Alert("note", f"Gradients: {text}.", "gradients")
+    checks = facts.quality.gradient_checks
+    for number, check in enumerate(checks):
+        named = number < len(facts.acquisition) and facts.acquisition[number].name
+        where = f" of {named or f'run {number + 1}'}" if len(checks) > 1 else ""
+        if check.outcome == "wrong":
+            text = check.text or "the gradient table does not fit the white matter"
+            yield Alert("warning", f"Gradients{where}: {text}.", "gradients")
+        elif check.outcome == "undecided":
+            text = check.text or "the gradient table could not be checked"
+            yield Alert("warning", f"Gradients{where}: {text}.", "gradients")
 
 
 def _prediction(facts: ScanFacts) -> Iterator[Alert]:

@@ -6,13 +6,18 @@ import pytest
 
 from bids_gevnet.dwi.fsl import (
     EddyBinary,
+    ProgramOptions,
     bet_arguments,
+    covers_half_a_sphere,
     eddy_arguments,
     find_eddy,
     find_tool,
     fsl_environment,
     parse_eddy,
+    parse_help,
+    schedule_folder,
     topup_arguments,
+    wants_subcommand,
 )
 from bids_gevnet.errors import ParticipantError
 
@@ -79,11 +84,63 @@ FILES = {
 }
 
 
+ALL = ProgramOptions(frozenset({"repol", "data_is_shelled", "initrand", "slm", "nthr"}))
+
+
+class TestHelp:
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            ("\t--imain\tFile containing all the images\n\t--nthr\n", {"imain", "nthr"}),
+            ("  -v,--verbose  say more\n --out=<name>", {"verbose", "out"}),
+            ("command not found", set()),
+            ("dashed--word and a---b", set()),
+        ],
+    )
+    def test_names_of_long_options(self, text, names):
+        assert parse_help(text).names == names
+
+    @pytest.mark.parametrize(
+        ("text", "wanted"),
+        [
+            ("Usage: eddy --monsoon\n--imain ...\n--slm for diffusion", False),
+            ("eddy diffusion [options]\neddy fmri [options]\n--imain", True),
+            ("First argument must be diffusion or fmri", True),
+            ("", False),
+        ],
+    )
+    def test_first_argument(self, text, wanted):
+        assert wants_subcommand(text) is wanted
+
+    def test_schedules_lie_in_fsldir_or_beside_the_program(self):
+        program = Path("/opt/fsl/bin/topup")
+        assert schedule_folder({}, program) == Path("/opt/fsl/etc/flirtsch")
+        assert schedule_folder({"FSLDIR": "/x"}, program) == Path("/x/etc/flirtsch")
+
+
+class TestHalfASphere:
+    def test_opposite_directions_make_it_whole(self):
+        rng = np.random.default_rng(7)
+        half = rng.normal(size=(30, 3))
+        half[:, 2] = np.abs(half[:, 2])
+        assert covers_half_a_sphere(half)
+        assert not covers_half_a_sphere(np.concatenate([half, -half]))
+
+    def test_turning_changes_nothing_and_b0s_do_not_count(self):
+        rng = np.random.default_rng(7)
+        half = rng.normal(size=(30, 3))
+        half[:, 2] = np.abs(half[:, 2])
+        turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+        assert covers_half_a_sphere(np.concatenate([half @ turn, np.zeros((200, 3))]))
+        assert not covers_half_a_sphere(np.zeros((5, 3)))
+
+
 class TestArguments:
     def test_eddy(self):
         arguments = eddy_arguments(
             EddyBinary(Path("/fsl/eddy_cpu"), uses_gpu=False),
             **FILES,
+            options=ALL,
             topup_base=Path("/tp"),
             threads=4,
         )
@@ -94,22 +151,45 @@ class TestArguments:
 
     def test_gpu_builds_take_one_thread(self):
         gpu = EddyBinary(Path("/fsl/eddy_cuda11.0"), uses_gpu=True)
-        arguments = eddy_arguments(gpu, **FILES, threads=8)
+        arguments = eddy_arguments(gpu, **FILES, options=ALL, threads=8)
         assert not any(argument.startswith("--nthr") for argument in arguments)
         assert gpu.threads(8) == 1
 
     def test_nothing_that_was_not_asked_for(self):
-        arguments = eddy_arguments(
-            EddyBinary(Path("/e"), uses_gpu=False), **FILES, replace_outliers=False
-        )
-        assert not any(word.startswith(("--topup", "--repol", "--nthr")) for word in arguments)
+        arguments = eddy_arguments(EddyBinary(Path("/e"), uses_gpu=False), **FILES, options=ALL)
+        assert not any(word.startswith(("--topup", "--slm", "--nthr")) for word in arguments)
+
+    @pytest.mark.parametrize("missing", sorted(ALL.names))
+    def test_nothing_that_this_eddy_does_not_have(self, missing):
+        binary = EddyBinary(Path("/e"), uses_gpu=False)
+        options = ProgramOptions(ALL.names - {missing})
+        settings = {"threads": 2, "linear_second_level": True}
+        full = eddy_arguments(binary, **FILES, **settings, options=ALL)
+        less = eddy_arguments(binary, **FILES, **settings, options=options)
+        assert [word for word in full if not word.startswith(f"--{missing}")] == less
+        assert len(less) == len(full) - 1
+
+    def test_subcommand_comes_first(self):
+        binary = EddyBinary(Path("/e"), uses_gpu=False)
+        options = ProgramOptions(ALL.names, "diffusion")
+        assert eddy_arguments(binary, **FILES, options=options)[:2] == ["/e", "diffusion"]
 
     @pytest.mark.parametrize(
-        ("shape", "config"), [((72, 72, 40), "b02b0.cnf"), ((72, 72, 39), "b02b0_1.cnf")]
+        ("shape", "has_odd_schedule", "expected"),
+        [
+            ((72, 72, 40), True, ["--config=b02b0.cnf"]),
+            ((72, 72, 39), True, ["--config=b02b0_1.cnf"]),
+            ((72, 72, 39), False, ["--config=b02b0.cnf", "--subsamp=1"]),
+        ],
     )
-    def test_topup_with_odd_slices(self, shape, config):
-        arguments = topup_arguments(Path("topup"), Path("b0s"), Path("acqp"), Path("out"), shape)
-        assert f"--config={config}" in arguments
+    def test_topup_with_odd_slices(self, shape, has_odd_schedule, expected):
+        arguments = topup_arguments(
+            *(Path(name) for name in ("topup", "b0s", "acqp", "out")),
+            shape,
+            options=ALL,
+            has_odd_schedule=has_odd_schedule,
+        )
+        assert [w for w in arguments if w.startswith(("--config", "--subsamp"))] == expected
 
     def test_bet_makes_a_mask_of_one_volume(self):
         arguments = bet_arguments(Path("bet"), Path("b0.nii.gz"), Path("brain"))
@@ -133,6 +213,21 @@ class TestParse:
         np.testing.assert_allclose(found.rotations_rad[1], [0.04, 0.05, 0.06])
         np.testing.assert_allclose(found.bvecs_fsl, [[0, 0, 0], [1, 0, 0]])
         assert found.outlier_slices.tolist() == [0, 2]
+
+    def test_shift_without_turn_is_undone_and_x_runs_to_the_right(self):
+        found = parse_eddy("1 2 3 0 0 0\n0 0 0 0 0 0\n", self.bvecs, None, 2)
+        np.testing.assert_allclose(found.transforms[0, :3, 3], [1, -2, -3])
+        np.testing.assert_array_equal(found.transforms[1], np.eye(4))
+
+    def test_displacement_by_eddy_currents(self):
+        # 20 Hz everywhere is one voxel at 50 ms; 1 Hz/mm along x is 50 Hz at 50 mm.
+        rows = np.zeros((2, 16))
+        rows[0, 15], rows[1, 6] = 20, 1
+        text = "\n".join(" ".join(map(str, row)) for row in rows)
+        terms = parse_eddy(text, self.bvecs, None, 2).eddy_terms_mm(0.05, 3.0)
+        np.testing.assert_allclose(terms[:, :2], [[3.0, 0], [0, 50 * 0.05 * 3]])
+        assert not terms[:, 2:].any()
+        assert parse_eddy("0 0 0 0 0 0\n" * 2, self.bvecs, None, 2).field_hz is None
 
     def test_without_outlier_map(self):
         assert parse_eddy(self.parameters, self.bvecs, None, 2).outlier_slices.tolist() == [0, 0]

@@ -138,7 +138,7 @@ def test_the_place_of_a_wrong_value_is_named():
     raw = {
         "correction": [{"method": "magic"}, {"outliers": [{"volume": 1}, {"volume": -1}]}],
         "acquisition": [{"scanner": {"field_strength_t": "strong"}}],
-        "quality": {"gradient_check": {"outcome": "perhaps"}},
+        "quality": {"gradient_checks": [{"outcome": "perhaps"}]},
     }
     facts = ScanFacts.read(raw)
     places = [sentence.split(":")[0] for sentence in facts.unread]
@@ -146,7 +146,7 @@ def test_the_place_of_a_wrong_value_is_named():
         "correction[0].method",
         "correction[1].outliers[1].volume",
         "acquisition[0].scanner.field_strength_t",
-        "quality.gradient_check.outcome",
+        "quality.gradient_checks[0].outcome",
     ]
     assert "one of eddy, model, ants, none was expected, found 'magic'" in facts.unread[0]
 

@@ -482,8 +482,8 @@ def test_a_gradient_table_that_can_be_checked(tmp_path):
         np.savetxt(folder / "bvec", bvecs.T[order], fmt="%.6f")
         outputs = MeasureQuality(
             image=str(image), gradients=str(gradients), mask=str(tmp_path / "m.nii"),
-            raw_image=str(tmp_path / "raw.nii.gz"), raw_bval=str(tmp_path / "bval"),
-            raw_bvec=str(folder / "bvec"),
+            raw_images=[str(tmp_path / "raw.nii.gz")], raw_bvals=[str(tmp_path / "bval")],
+            raw_bvecs=[str(folder / "bvec")],
         ).run(cwd=str(folder)).outputs  # fmt: skip
         outcomes[name] = ScanFacts(quality=read_facts(outputs.facts, QualityFacts))
     right, wrong = text_of(outcomes["right"]), text_of(outcomes["wrong"])

@@ -94,6 +94,7 @@ def test_joined_and_resampled_once(corrected, scan, tmp_path):
         gradients=[outputs.gradients] * 2,
         confounds=[outputs.confounds] * 2,
         transforms=[outputs.transforms] * 2,
+        names=["run-1", "run-2"],
     ).run(cwd=str(tmp_path)).outputs  # fmt: skip
     native = np.asarray(nib.load(joined.native).dataobj)
     count = len(scan.bvals)

@@ -7,6 +7,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from fsl_stubs import write_stub
+from scipy.spatial.transform import Rotation
 
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import CorrectionFacts, MaskFacts
@@ -80,6 +81,34 @@ def test_eddy_turns_files_into_files(dataset, conformed, mask, tmp_path):
     assert read_facts(outputs.facts, CorrectionFacts).susceptibility == "no_opposite_b0"
 
 
+def test_motion_of_eddy_agrees_with_its_own_rotation_of_gradients(
+    dataset, conformed, mask, tmp_path
+):
+    stub = write_stub(tmp_path / "fsl", "eddy", "eddy")
+    np.savetxt(stub.parent / "turns.txt", np.linspace(-0.3, 0.4, 30).reshape(10, 3))
+    _, before = read_gradients(conformed.gradients)  # eddy writes into the same folder here
+    outputs = (
+        Eddy(
+            program=str(stub),
+            image=conformed.image,
+            gradients=conformed.gradients,
+            mask=mask,
+            raw_image=str(dataset.dwi(".nii.gz")),
+            direction="j",
+            readout_s=0.05,
+        )
+        .run()
+        .outputs
+    )
+    table = read_confounds(outputs.confounds)
+    # The table holds what leads from a volume to the reference: gradients turn along.
+    angles = table[["rot_x", "rot_y", "rot_z"]].to_numpy()
+    turns = Rotation.from_euler("xyz", angles)
+    _, after = read_gradients(outputs.gradients)
+    np.testing.assert_allclose(turns.apply(before), after, atol=1e-5)
+    assert np.abs(after - before).max() > 0.1
+
+
 def test_gpu_build_gets_one_thread(dataset, conformed, mask, tmp_path):
     stub = write_stub(tmp_path / "fsl", "eddy_cuda11.0", "eddy")
     Eddy(
@@ -96,9 +125,15 @@ def test_gpu_build_gets_one_thread(dataset, conformed, mask, tmp_path):
     assert "nthr" not in calls(stub)[0]["given"]
 
 
-def test_topup_takes_opposite_b0s_and_feeds_eddy(dataset, conformed, mask, folder, tmp_path):
-    topup = write_stub(tmp_path / "fsl", "topup", "topup")
-    eddy = write_stub(tmp_path / "fsl", "eddy", "eddy")
+@pytest.mark.parametrize(
+    ("release", "config", "threads"),
+    [("6.0.0", "b02b0.cnf", None), ("6.0.7", "b02b0_1.cnf", "2"), ("coming", "b02b0_1.cnf", "2")],
+)
+def test_topup_takes_opposite_b0s_and_feeds_eddy(
+    dataset, conformed, mask, tmp_path, release, config, threads
+):
+    topup = write_stub(tmp_path / "fsl" / "bin", "topup", "topup", release)
+    eddy = write_stub(tmp_path / "fsl" / "bin", "eddy", "eddy", release)
     raw = nib.load(dataset.dwi(".nii.gz"))
     reverse = tmp_path / "reverse.nii.gz"
     nib.save(nib.Nifti1Image(np.asarray(raw.dataobj)[..., 0], raw.affine), reverse)
@@ -109,6 +144,7 @@ def test_topup_takes_opposite_b0s_and_feeds_eddy(dataset, conformed, mask, folde
             bvals=[str(dataset.dwi(".bval")), ""],
             directions=["j", "j-"],
             readout_s=[0.05, 0.05],
+            num_threads=2,
         )
         .run()
         .outputs
@@ -122,13 +158,15 @@ def test_topup_takes_opposite_b0s_and_feeds_eddy(dataset, conformed, mask, folde
         direction="j",
         readout_s=0.05,
         topup_base=field.base,
+        num_threads=2,
     ).run().outputs  # fmt: skip
     assert read_facts(corrected.facts, CorrectionFacts).susceptibility == "corrected"
     first, second = calls(topup)
     assert first["acqp"] == [[0, 1, 0, 0.05], [0, -1, 0, 0.05]]
-    # 7 and 5 voxels cannot be halved: the schedule without subsampling.
-    assert first["given"]["config"] == "b02b0_1.cnf"
+    # 7 and 5 voxels cannot be halved: no subsampling, in whichever way the release can.
+    assert first["given"]["config"] == config
     assert second["given"]["topup"] == field.base
+    assert [call["given"].get("nthr") for call in (first, second)] == [threads, threads]
 
 
 def test_topup_refuses_b0s_on_another_grid(dataset, folder, tmp_path):

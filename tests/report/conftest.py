@@ -207,7 +207,7 @@ def _facts(name: str, scan: Scan, sphere: dict[str, Any]) -> dict[str, Any]:
             "tensor_residual": 0.0353,
             "neighbour_correlation": 0.93,
             "mean_fa_white_matter": None,
-            "gradient_check": {"text": "the gradient table fits", "outcome": "fits"},
+            "gradient_checks": [{"text": "the gradient table fits", "outcome": "fits"}],
         },
     }
 

@@ -169,6 +169,8 @@ MEASURES: Sequence[tuple[str, str, str, str, Reader]] = (
     ("brain", "Brain volume", "ml", "of the mask", _of_facts(lambda facts: facts.mask.volume_ml)),
     ("dice", "Overlap with template", "", "Dice of the brains",
      _of_facts(lambda facts: facts.registration.dice)),
+    ("coverage", "Field of view", "", "share of the template's brain",
+     _of_facts(lambda facts: facts.registration.coverage)),
     ("information", "Match with template", "", "normalised mutual information",
      _of_facts(lambda facts: facts.registration.information)),
     ("residual", "Sampling residual", "", "RMS of S/b0",

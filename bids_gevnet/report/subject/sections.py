@@ -159,10 +159,14 @@ def read_template_space(scan: ScanFiles, b0_threshold: float) -> TemplateSpace:
     return TemplateSpace(mask, box, rish, gradients, shells, voxels, series)
 
 
+WHITE_MATTER_SHARE = 0.1
+"""Share of the brain's inside, by energy of degree 2, that is white matter beyond doubt."""
+
+
 def choose_voxels(
     mask: Volume, rish: Mapping[int, Volume]
 ) -> list[tuple[str, tuple[int, int, int]]]:
-    """Pick a few voxels that show different signals, by their RISH features.
+    """Pick a few voxels of white matter that show different signals, by their RISH features.
 
     Returns
     -------
@@ -172,24 +176,36 @@ def choose_voxels(
     if any(_differs(rish.get(degree), mask) for degree in (0, 2, 4)):
         return []
     inside = inner(mask).data > 0.5
-    index = np.argwhere(inside)
-    if len(index) < 10:
+    if inside.sum() < 10:
         return []
-    mean, second, fourth = (np.maximum(rish[degree].data[inside], 1e-9) for degree in (0, 2, 4))
+    white = _white_matter(inside, rish[2].data)
+    index = np.argwhere(white)
+    mean, second, fourth = (np.maximum(rish[degree].data[white], 1e-9) for degree in (0, 2, 4))
     anisotropy = second / mean
-    # Fluid has little signal and, for its size, much noise of every degree.
-    bright = mean >= np.median(mean)
-    white = bright & (anisotropy >= np.quantile(anisotropy[bright], 0.5))
-    typical = np.abs(anisotropy - np.median(anisotropy)) / anisotropy.std() + np.abs(
-        mean - np.median(mean)
-    ) / max(float(mean.std()), 1e-9)
+    typical = np.abs(anisotropy - np.median(anisotropy)) / max(float(anisotropy.std()), 1e-9)
+    typical += np.abs(mean - np.median(mean)) / max(float(mean.std()), 1e-9)
     picks = {
-        "Most anisotropic": int(np.argmax(np.where(bright, anisotropy, -1))),
-        "Most structure of degree 4": int(np.argmax(np.where(white, fourth / second, -1))),
-        "Nearest to the median": int(np.argmin(typical)),
+        "Most anisotropic": int(np.argmax(anisotropy)),
+        "Most structure of degree 4": int(np.argmax(fourth / second)),
+        "Nearest to the median of white matter": int(np.argmin(typical)),
         "Strongest attenuation": int(np.argmin(mean)),
     }
     return [(why, _voxel(index[which])) for why, which in picks.items()]
+
+
+def _white_matter(
+    inside: npt.NDArray[np.bool_], second: npt.NDArray[np.floating[Any]]
+) -> npt.NDArray[np.bool_]:
+    """Return the inner voxels with most energy of degree 2, in a neighbourhood that has it too.
+
+    Noise, and a rim where fluid or air shares the voxel, are anisotropic in single voxels only:
+    the median of the neighbourhood is not.
+    """
+    from scipy.ndimage import median_filter
+
+    energy = np.minimum(second, median_filter(second, size=3))
+    limit = np.quantile(energy[inside], 1 - WHITE_MATTER_SHARE)
+    return inside & (energy >= limit)
 
 
 def _differs(volume: Volume | None, mask: Volume) -> bool:

@@ -151,19 +151,28 @@ def test_glyph_surface_has_the_radius_of_the_signal():
     assert len(faces) == 2 * 192 - 4  # Euler: a closed surface
 
 
-def test_chosen_voxels_are_what_they_are_called(affine):
+def test_chosen_voxels_are_what_they_are_called_and_lie_in_white_matter(affine):
     rng = np.random.default_rng(0)
-    mask = Volume(np.ones((14, 14, 14), np.float32), affine)
+    shape = (20, 20, 20)
+    mask = Volume(np.ones(shape, np.float32), affine)
     rish = {
-        degree: Volume(scale * (1 + 0.1 * rng.random((14, 14, 14)).astype(np.float32)), affine)
+        degree: Volume(scale * (1 + 0.1 * rng.random(shape).astype(np.float32)), affine)
         for degree, scale in ((0, 4.0), (2, 0.1), (4, 0.01))
     }
-    rish[2].data[5, 6, 7] = 1.0
-    rish[0].data[5, 6, 7] = 5.0
-    rish[0].data[8, 8, 8] = 0.1
+    bundle = np.zeros(shape, bool)
+    bundle[5:15, 7:12, 6:14] = True
+    rish[2].data[bundle] *= 5
+    rish[2].data[8, 9, 10] = 1.0
+    rish[0].data[10, 9, 8] = 3.0
+    rish[4].data[9, 9, 9] = 0.2
+    rish[2].data[16, 16, 16] = 9.0  # a voxel of noise
+    rish[0].data[3, 16, 4] = 0.1  # fluid
+    rish[2].data[:, :, 0] = 9.0  # the rim
     voxels = dict(choose_voxels(mask, rish))
-    assert voxels["Most anisotropic"] == (5, 6, 7)
-    assert voxels["Strongest attenuation"] == (8, 8, 8)
+    assert voxels["Most anisotropic"] == (8, 9, 10)
+    assert voxels["Strongest attenuation"] == (10, 9, 8)
+    assert voxels["Most structure of degree 4"] == (9, 9, 9)
+    assert all(bundle[voxel] for voxel in voxels.values())
     assert choose_voxels(mask, {0: rish[0]}) == []
 
 

@@ -108,7 +108,7 @@ def test_text_of_the_dataset_is_escaped(derivatives):
     facts = json.loads(path.read_text())
     facts["acquisition"][0] |= {"name": evil, "scanner": {"manufacturer": evil}, "t1w": evil,
                                 "phase_encoding_source": evil, "fieldmaps": [evil]}  # fmt: skip
-    facts["quality"] |= {evil: evil, "gradient_check": {"text": evil, "outcome": evil}}
+    facts["quality"] |= {evil: evil, "gradient_checks": [{"text": evil, "outcome": evil}]}
     facts["registration"] |= {"text": evil, "poor": True, "template": evil}
     facts["sphere"] |= {"kernel": evil}
     facts["correction"][0] |= {"note": evil, "program": evil, "susceptibility": evil}
@@ -276,7 +276,7 @@ def test_a_crash_that_a_later_run_made_up_for_is_not_told(derivatives):
 def test_a_wrong_gradient_table_is_a_warning_on_top(derivatives):
     (path,) = derivatives.rglob(f"*_{FACTS}")
     facts = json.loads(path.read_text())
-    facts["quality"]["gradient_check"] = {"text": "flip x", "outcome": "wrong"}
+    facts["quality"]["gradient_checks"] = [{"text": "flip x", "outcome": "wrong"}]
     path.write_text(json.dumps(facts))
     page = Page(build_subject_report(derivatives, "01"))
     assert "▲ Warning Gradients: flip x." in page.text
