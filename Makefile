@@ -47,6 +47,10 @@ test: lint  ## Lint, check types and layers, run the tests
 test-slow: $(STAMP)  ## Run the tests that need minutes
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -m slow
 
+.PHONY: what-happens
+what-happens: $(STAMP)  ## Write docs/what_happens_when.md
+	@PYTHONPATH=tests PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/what_happens.py
+
 .PHONY: lint
 lint: $(STAMP)  ## Check style, types and layers
 	@$(BIN)/ruff check .

@@ -44,9 +44,8 @@ class TinyDataset:
         self.dwi(".json", subject=subject).write_text(json.dumps(sidecar))
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> TinyDataset:
-    root = tmp_path / "data"
+def make_tiny_dataset(root: Path) -> TinyDataset:
+    """Write a dataset of two participants, sub-01 and sub-02."""
     root.mkdir()
     description = {"Name": "Tiny", "BIDSVersion": "1.10.0", "DatasetType": "raw"}
     (root / "dataset_description.json").write_text(json.dumps(description))
@@ -56,3 +55,8 @@ def dataset(tmp_path: Path) -> TinyDataset:
     for subject in ("01", "02"):
         tiny.add_participant(subject)
     return tiny
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> TinyDataset:
+    return make_tiny_dataset(tmp_path / "data")

@@ -13,6 +13,7 @@ from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.manifest import read_manifest
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
+from bids_gevnet.cli.intermediates import discard_damaged_stages
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
@@ -131,6 +132,7 @@ def _run(request: Request, study: "StudyContext") -> int:
     write_description(request.output_dir, request.bids_dir)
     write_text(request.output.settings_file("group"), to_toml(request.settings))
     workflow = init_group_wf(study)
+    discard_damaged_stages(request.work.root / "group")
     crash_dir = make_crash_dir(request.work)
     configure(workflow, execution, crash_dir=crash_dir)
     if execution.write_graph:

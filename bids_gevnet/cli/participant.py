@@ -13,6 +13,7 @@ from bids_gevnet.bids.derivatives import write_description
 from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
+from bids_gevnet.cli.intermediates import discard_damaged_stages
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.logs import open_log_file, save_traceback
 from bids_gevnet.cli.parser import Request
@@ -144,6 +145,8 @@ def _execute(request: Request, workflow: Any, finisher: "Finisher", crash_dir: P
     nodes = workflow.list_node_names()
     first_parts = {node.split(".", 1)[0] for node in nodes}
     built = [name for name in finisher.participants if name in first_parts]
+    for name in built:
+        discard_damaged_stages(request.work.root / "participant" / name)
     if execution.write_graph:
         # All participants go the same way: the first one's is the picture.
         print(draw_graph(workflow.get_node(built[0]), request.output.logs))

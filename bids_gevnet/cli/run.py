@@ -58,7 +58,7 @@ def _tell_unforeseen(error: Exception, request: Request | None) -> int:
     from bids_gevnet.crash_files import explain_shortage
 
     if isinstance(error, OSError):
-        explained = explain_disk_error(error, error.filename or "a file")
+        explained = explain_disk_error(error, error.filename2 or error.filename or "a file")
         if explained is not None:
             print(f"bids_gevnet: {explained}", file=sys.stderr)
             return explained.exit_code

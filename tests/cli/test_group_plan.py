@@ -105,25 +105,62 @@ def who(content: str) -> Callable[[Path], None]:
 
 
 LEFT_OUT = {
-    "nobody": (nothing, (), "8 participants with 8 scans", "left out: 0"),
-    "unfinished": (unfinished("001"), (), "7 participants", "sub-001: no derivatives"),
-    "two unfinished": (
-        unfinished("001", "101"), (), "6 participants", "2 (sub-001, sub-101): no derivatives"),
-    "no label": (table({"sub-102\tPD": "sub-102\tNaN"}), (), "7 participants",
-                 "sub-102: no diagnosis"),
-    "no row": (table({"sub-102\t": "sub-x02\t"}), (), "7 participants",
-               "sub-102: no row in participants.tsv"),
-    "blanks": (table({"sub-102\tPD": " sub-102\t'PD'"}), (), "8 participants",
-               "Blanks or quotes around diagnosis were removed for sub-102"),
-    "excluded": (nothing, ("--exclude-participant-label", "sub-003", "103"), "6 participants",
-                 "2 (sub-003, sub-103): excluded"),
-    "by name": (nothing, ("--participant-label", "000", "001", "100", "101"), "4 participants",
-                "4 (sub-002, sub-003, sub-102, sub-103): not among those asked for"),
-    "file": (who("participant_id\texclude\nsub-003\tyes\nsub-000\tno\n"),
-             ("--participants-file", "{root}/who.tsv"), "7 participants", "sub-003: excluded"),
-    "list": (who("000\n001\n100\n101\n"), ("--participants-file", "{root}/who.tsv"),
-             "4 participants", "not among those asked for"),
-}  # fmt: skip
+    "everybody is there": (nothing, (), "8 participants with 8 scans", "left out: 0"),
+    "one participant is unfinished": (
+        unfinished("001"),
+        (),
+        "7 participants",
+        "sub-001: no derivatives",
+    ),
+    "two are unfinished": (
+        unfinished("001", "101"),
+        (),
+        "6 participants",
+        "2 (sub-001, sub-101): no derivatives",
+    ),
+    "one has no label": (
+        table({"sub-102\tPD": "sub-102\tNaN"}),
+        (),
+        "7 participants",
+        "sub-102: no diagnosis",
+    ),
+    "one has no row in participants.tsv": (
+        table({"sub-102\t": "sub-x02\t"}),
+        (),
+        "7 participants",
+        "sub-102: no row in participants.tsv",
+    ),
+    "blanks and quotes around labels": (
+        table({"sub-102\tPD": " sub-102\t'PD'"}),
+        (),
+        "8 participants",
+        "Blanks or quotes around diagnosis were removed for sub-102",
+    ),
+    "two are excluded": (
+        nothing,
+        ("--exclude-participant-label", "sub-003", "103"),
+        "6 participants",
+        "2 (sub-003, sub-103): excluded",
+    ),
+    "four are asked for": (
+        nothing,
+        ("--participant-label", "000", "001", "100", "101"),
+        "4 participants",
+        "4 (sub-002, sub-003, sub-102, sub-103): not among those asked for",
+    ),
+    "a table of whom to exclude": (
+        who("participant_id\texclude\nsub-003\tyes\nsub-000\tno\n"),
+        ("--participants-file", "{root}/who.tsv"),
+        "7 participants",
+        "sub-003: excluded",
+    ),
+    "a list of whom to take": (
+        who("000\n001\n100\n101\n"),
+        ("--participants-file", "{root}/who.tsv"),
+        "4 participants",
+        "not among those asked for",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", LEFT_OUT)
@@ -142,28 +179,49 @@ def test_a_study_goes_on_with_those_who_are_there(
 REFUSED = {
     "one class": (table({"\tPD\t": "\tAD\t"}), (), "at least two different values"),
     "only one class is there": (unfinished("100", "101", "102", "103"), (), "only 'AD'"),
-    "folds": (nothing, ("--folds", "5"), "lower --folds to 4"),
-    "one person of a class": (unfinished("101", "102", "103"), (),
-                              "a class of one person cannot be trained on and tested"),
-    "no scans": (unfinished(*(f"{k}0{i}" for k in range(2) for i in range(4))), (),
-                 "run the participant level first"),
-    "no output": (lambda root: shutil.rmtree(root / "derivatives"), (), "participant first"),
-    "spelling": (table({"sub-102\tPD": "sub-102\tpd"}), (),
-                 "'PD' (3 participants) and 'pd' (1 participants), which are probably the same"),
-    "unknown label": (nothing, ("--participant-label", "77"), "77, which the dataset does not"),
-    "unknown exclusion": (nothing, ("--exclude-participant-label", "77"),
-                          "for --exclude-participant-label; found 77"),
-    "unknown session": (nothing, ("--session-label", "pre"), "for --session-label; found pre"),
+    "more folds than people": (nothing, ("--folds", "5"), "lower --folds to 4"),
+    "one person of a class": (
+        unfinished("101", "102", "103"),
+        (),
+        "a class of one person cannot be trained on and tested",
+    ),
+    "nobody is finished": (
+        unfinished(*(f"{k}0{i}" for k in range(2) for i in range(4))),
+        (),
+        "run the participant level first",
+    ),
+    "no OUTPUT_DIR": (lambda root: shutil.rmtree(root / "derivatives"), (), "participant first"),
+    "a class in two spellings": (
+        table({"sub-102\tPD": "sub-102\tpd"}),
+        (),
+        "'PD' (3 participants) and 'pd' (1 participants), which are probably the same",
+    ),
+    "an unknown label": (nothing, ("--participant-label", "77"), "77, which the dataset does not"),
+    "an unknown label to exclude": (
+        nothing,
+        ("--exclude-participant-label", "77"),
+        "for --exclude-participant-label; found 77",
+    ),
+    "an unknown session": (nothing, ("--session-label", "pre"), "for --session-label; found pre"),
     "everybody excluded": (
-        nothing, ("--participant-label", "000", "--exclude-participant-label", "000"),
-        "at least one participant who is asked for"),
-    "no file": (nothing, ("--participants-file", "{root}/who.tsv"), "No such file"),
-    "bad file": (who("participant_id\tinclude\nsub-000\tperhaps\n"),
-                 ("--participants-file", "{root}/who.tsv"), "'perhaps' for include in line 2"),
-    "network": (nothing, ("--network", "ckn9"), "ckn9"),
-    "reference": (nothing, ("--reference-site", "Z"), "a site of the cohort"),
-    "devices": (nothing, ("--devices", "77"), "77"),
-}  # fmt: skip
+        nothing,
+        ("--participant-label", "000", "--exclude-participant-label", "000"),
+        "at least one participant who is asked for",
+    ),
+    "no such participants file": (
+        nothing,
+        ("--participants-file", "{root}/who.tsv"),
+        "No such file",
+    ),
+    "a participants file with an unclear answer": (
+        who("participant_id\tinclude\nsub-000\tperhaps\n"),
+        ("--participants-file", "{root}/who.tsv"),
+        "'perhaps' for include in line 2",
+    ),
+    "an unknown network": (nothing, ("--network", "ckn9"), "ckn9"),
+    "an unknown reference site": (nothing, ("--reference-site", "Z"), "a site of the cohort"),
+    "more GPUs than there are": (nothing, ("--devices", "77"), "77"),
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)

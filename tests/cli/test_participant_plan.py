@@ -53,11 +53,17 @@ def test_participants_file(dataset, capsys, content, processed, tmp_path, monkey
 
 
 REFUSED = {
-    "label": (("--exclude-participant-label", "77"), "for --exclude-participant-label; found 77"),
-    "everybody": (("--exclude-participant-label", "01", "02"), "at least one participant"),
-    "file": (("--participants-file", "nowhere.tsv"), "a readable text file"),
-    "model": (("--model", "nowhere"), "a model written by bids_gevnet in"),
-    "network": (("--network", "ckn9"), "ckn9"),
+    "an unknown label to exclude": (
+        ("--exclude-participant-label", "77"),
+        "for --exclude-participant-label; found 77",
+    ),
+    "everybody excluded": (
+        ("--exclude-participant-label", "01", "02"),
+        "at least one participant",
+    ),
+    "no such participants file": (("--participants-file", "nowhere.tsv"), "a readable text file"),
+    "no such model": (("--model", "nowhere"), "a model written by bids_gevnet in"),
+    "an unknown network": (("--network", "ckn9"), "ckn9"),
 }
 
 

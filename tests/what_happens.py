@@ -1,0 +1,190 @@
+"""``make what-happens``: run every case of the tests' tables and write what came of it.
+
+The page docs/what_happens_when.md has a row per case: what is wrong, the exit code, the sentence
+that is printed, and what is left in the output folder. The cases are those of the tests, which
+check the same; this only writes them down.
+"""
+
+import contextlib
+import io
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cli import test_group_plan, test_participant_plan
+from conftest import make_tiny_dataset
+from integration import test_broken_inputs
+from integration.faults import FAULTS, left_on_disk, make_place
+from learn.conftest import Study, make_people
+
+from bids_gevnet.cli.run import main
+
+PAGE = Path(__file__).parents[1] / "docs" / "what_happens_when.md"
+HEAD = """\
+# What happens when
+
+Every case below runs through the command line in the tests. Exit codes: 0 done, 1 some
+participants failed or were left out and the others are done, 2 the input or the command cannot be
+used at all, 70 stopped by something unforeseen. There is never a traceback on the terminal; where
+one helps, it is kept in a file that the sentence names.
+
+`make what-happens` runs all cases again and writes this page.
+"""
+
+
+class Outcome(NamedTuple):
+    """How a case ended."""
+
+    code: int
+    sentence: str
+    left: str
+
+
+class Case(NamedTuple):
+    """A row of the page: under which heading, what is wrong, and how to find out."""
+
+    section: str
+    name: str
+    run: Callable[[Path], Outcome]
+
+
+def printed_by(*arguments: str) -> tuple[int, str]:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main(arguments)
+    return code, said.getvalue()
+
+
+def find_sentences(said: str, fragments: Sequence[str]) -> str:
+    """Keep the lines that the tests look at."""
+    lines = [line.strip() for line in said.splitlines()]
+    chosen = [line for line in lines if any(text in line for text in fragments)]
+    return " ".join(dict.fromkeys(chosen)) or "(nothing to say)"
+
+
+def dry_run(
+    damage: Callable[..., object], fragments: Sequence[str], *options: str
+) -> Callable[[Path], Outcome]:
+    def run(folder: Path) -> Outcome:
+        dataset = make_tiny_dataset(folder / "data")
+        damage(dataset)
+        out = folder / "out"
+        code, said = printed_by(
+            str(dataset.root),
+            str(out),
+            "participant",
+            "--skip-bids-validation",
+            "--dry-run",
+            *options,
+        )
+        return Outcome(
+            code, find_sentences(said, fragments), "something" if out.exists() else "nothing"
+        )
+
+    return run
+
+
+def group_dry_run(
+    damage: Callable[[Path], object], options: Sequence[str], fragment: str
+) -> Callable[[Path], Outcome]:
+    def run(folder: Path) -> Outcome:
+        Study(folder, make_people(4, ("AD", "PD"), ("A", "B")), effect=0.8, seed=0)
+        damage(folder)
+        before = sorted(folder.rglob("*"))
+        filled = [option.format(root=folder) for option in options]
+        code, said = printed_by(
+            *(str(folder / "raw"), str(folder / "derivatives"), "group", "--dry-run"),
+            *("--folds", "2", *filled),
+        )
+        same = sorted(folder.rglob("*")) == before
+        return Outcome(code, find_sentences(said, [fragment]), "as before" if same else "changed")
+
+    return run
+
+
+def fault_run(name: str) -> Callable[[Path], Outcome]:
+    fault = FAULTS[name]
+
+    def run(folder: Path) -> Outcome:
+        place = make_place(folder)
+        ended = fault.run(place)
+        return Outcome(
+            ended.code,
+            find_sentences(ended.said, fault.sentence),
+            left_on_disk(place, fault.level),
+        )
+
+    return run
+
+
+def all_cases() -> Iterator[Case]:
+    """List every case, in the order of the page."""
+    section = "Participant level: one of two participants cannot be processed"
+    for name, (damage, fragments) in test_broken_inputs.REFUSED.items():
+        yield Case(section, name, dry_run(damage, fragments))
+    section = "Participant level: unusual, and processed all the same"
+    for name, (damage, fragments) in test_broken_inputs.ACCEPTED.items():
+        yield Case(section, name, dry_run(damage, fragments))
+    section = "Participant level: the command cannot be carried out"
+    for name, (options, fragment) in test_participant_plan.REFUSED.items():
+        yield Case(section, name, dry_run(lambda _: None, [fragment], *options))
+    section = "Group level: a study goes on with those who are there"
+    for name, (spoil, options, _, fragment) in test_group_plan.LEFT_OUT.items():
+        yield Case(section, name, group_dry_run(spoil, options, fragment))
+    section = "Group level: a rule of the evaluation would break"
+    for name, (spoil, options, fragment) in test_group_plan.REFUSED.items():
+        yield Case(section, name, group_dry_run(spoil, options, fragment))
+    for name, fault in FAULTS.items():
+        yield Case(f"{fault.level.title()} level: faults of the machine", name, fault_run(name))
+
+
+def cell(text: str, folder: Path) -> str:
+    """Shorten paths and escape what Markdown would take for its own."""
+    for path, short in (
+        (folder / "data", "BIDS_DIR"), (folder / "study/raw", "BIDS_DIR"),
+        (folder / "raw", "BIDS_DIR"), (folder / "out", "OUTPUT_DIR"),
+        (folder / "study/derivatives", "OUTPUT_DIR"), (folder / "derivatives", "OUTPUT_DIR"),
+        (folder / "work", "WORK_DIR"), (folder, "..."),
+    ):  # fmt: skip
+        text = text.replace(str(path), short)
+    text = re.sub(r"\S*/site-packages/", ".../", text)
+    text = re.sub(rf"(?:{tempfile.gettempdir()}/)?(crash|error)-[\w.-]+\.txt", r"\1-....txt", text)
+    text = re.sub(r"^\d{4}-\d\d-\d\d [\d:,]+ ", "", text)
+    return re.sub(r"([|<>*_`\\\[\]])", r"\\\1", text)
+
+
+def listed_cases(page: str) -> list[tuple[str, str]]:
+    """Read sections and names of cases back from the page."""
+    cases, section = [], ""
+    for line in page.splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line.startswith("| ") and not line.startswith(("| case", "| ---")):
+            cases.append((section, re.sub(r"\\(.)", r"\1", line.split(" | ")[0][2:])))
+    return cases
+
+
+def write_page() -> None:
+    lines, section = [HEAD], ""
+    for case in all_cases():
+        if case.section != section:
+            section = case.section
+            lines += [f"## {section}\n", "| case | exit code | sentence | left in OUTPUT_DIR |",
+                      "| --- | --- | --- | --- |"]  # fmt: skip
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            code, sentence, left = case.run(folder)
+            assert "Traceback" not in sentence
+            row = (cell(case.name, folder), str(code), cell(sentence, folder), left)
+        lines.append(f"| {' | '.join(row)} |")
+        sys.stderr.write(f"{code:3d}  {case.name}\n")
+    text = "\n".join(lines) + "\n"
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(re.sub(r"\n## ", r"\n\n## ", text).replace("\n\n\n", "\n\n"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_page()
