@@ -33,6 +33,7 @@ one helps, it is kept in a file that the sentence names.
 
 `make what-happens` runs all cases again and writes this page.
 """
+COLUMNS = ("| case | exit code | sentence | left in OUTPUT_DIR |", "| --- | --- | --- | --- |")
 
 
 class Outcome(NamedTuple):
@@ -147,7 +148,7 @@ def cell(text: str, folder: Path) -> str:
         (folder / "data", "BIDS_DIR"), (folder / "study/raw", "BIDS_DIR"),
         (folder / "raw", "BIDS_DIR"), (folder / "out", "OUTPUT_DIR"),
         (folder / "study/derivatives", "OUTPUT_DIR"), (folder / "derivatives", "OUTPUT_DIR"),
-        (folder / "work", "WORK_DIR"), (folder, "..."),
+        (folder / "work", "WORK_DIR"), (folder, "..."), (Path.cwd(), "..."),
     ):  # fmt: skip
         text = text.replace(str(path), short)
     text = re.sub(r"\S*/site-packages/", ".../", text)
@@ -167,23 +168,31 @@ def listed_cases(page: str) -> list[tuple[str, str]]:
     return cases
 
 
+def write_row(case: Case) -> str:
+    """Run a case and write its row of the table."""
+    with tempfile.TemporaryDirectory() as name:
+        code, sentence, left = case.run(Path(name))
+        cells = (cell(case.name, Path(name)), str(code), cell(sentence, Path(name)), left)
+    sys.stderr.write(f"{code:3d}  {case.name}\n")
+    return f"| {' | '.join(cells)} |"
+
+
 def write_page() -> None:
+    """Run all cases and write the page."""
     lines, section = [HEAD], ""
     for case in all_cases():
         if case.section != section:
             section = case.section
-            lines += [f"## {section}\n", "| case | exit code | sentence | left in OUTPUT_DIR |",
-                      "| --- | --- | --- | --- |"]  # fmt: skip
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            code, sentence, left = case.run(folder)
-            assert "Traceback" not in sentence
-            row = (cell(case.name, folder), str(code), cell(sentence, folder), left)
-        lines.append(f"| {' | '.join(row)} |")
-        sys.stderr.write(f"{code:3d}  {case.name}\n")
-    text = "\n".join(lines) + "\n"
+            lines += [
+                "",
+                f"## {section}",
+                "",
+                "| case | exit code | sentence | left in OUTPUT_DIR |",
+            ]
+            lines += ["| --- | --- | --- | --- |"]
+        lines.append(write_row(case))
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(re.sub(r"\n## ", r"\n\n## ", text).replace("\n\n\n", "\n\n"), encoding="utf-8")
+    PAGE.write_text("\n".join(lines).replace("\n\n\n", "\n\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

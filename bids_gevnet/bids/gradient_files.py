@@ -55,6 +55,12 @@ class GradientTable:
 def _read_rows(path: Path) -> list[list[float]]:
     try:
         lines = read_text(path).splitlines()
+    except PermissionError:
+        raise ParticipantError(
+            expected=f"permission to read {path}",
+            found="none",
+            remedy="ask its owner for it, or leave the participant out",
+        ) from None
     except (OSError, ValueError) as error:
         raise ParticipantError(
             expected="a readable text file of numbers",

@@ -26,6 +26,8 @@ def discard_damaged_stages(folder: Path) -> None:
 def _is_whole(stage: Path, record: Path) -> bool:
     try:
         for path in stage.glob("*.pklz"):
+            if path.stat().st_size == 0:  # which decompresses to nothing, without an error
+                return False
             with gzip.open(path) as stream:  # read to the checksum at its end, not unpickled
                 while stream.read(1 << 20):
                     pass

@@ -63,7 +63,7 @@ def _tell_unforeseen(error: Exception, request: Request | None) -> int:
             print(f"bids_gevnet: {explained}", file=sys.stderr)
             return explained.exit_code
     kept = save_traceback(error, request.output if request is not None else None)
-    text = printable(" ".join(f"{type(error).__name__}: {error}".split())[:500])
+    text = printable(" ".join(f"{type(error).__name__}: {error}".split())[:500]).rstrip(": ")
     remedy = explain_shortage(text) or "report it with that file"
     print(
         f"bids_gevnet: stopped by an error that was not foreseen ({text}). What to do: {remedy}; "

@@ -3,6 +3,8 @@
 Each is a function that prepares a place, runs the command line there and returns how it ended.
 """
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -17,6 +19,7 @@ from learn.conftest import Study, make_people
 
 from bids_gevnet.bids.manifest import write_manifest
 from bids_gevnet.cli.locks import locked
+from bids_gevnet.cli.run import main
 
 STRANGER = 12345
 """A user who is not us."""
@@ -112,6 +115,10 @@ def full_work_directory(place: Place) -> Ended:
     return place.participant(before=full(place.work, "100k"))
 
 
+def full_output(place: Place) -> Ended:
+    return place.participant(before=full(place.out, "8k"))
+
+
 def output_of_another_user(place: Place) -> Ended:
     place.out.mkdir()
     give_away(place.out)
@@ -174,7 +181,13 @@ def memory(level: str, megabytes: int) -> Callable[[Place], Ended]:
 def hostile(option: str, name: str, content: bytes) -> Callable[[Place], Ended]:
     def run(place: Place) -> Ended:
         (place.folder / name).write_bytes(content)
-        return place.participant("--dry-run", option, str(place.folder / name))
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = main([
+                *(str(place.raw), str(place.out), "participant", "--dry-run", *FAST),
+                *(option, str(place.folder / name)),
+            ])  # fmt: skip
+        return Ended(code, said.getvalue())
 
     return run
 
@@ -240,6 +253,7 @@ class Fault(NamedTuple):
     sentence: Sequence[str]
     left: str
     needs_root: bool = False
+    slow: bool = False
 
 
 _BOMB = "\n".join(
@@ -282,6 +296,8 @@ _HOSTILE = {
 FAULTS = {
     "the work directory is full": Fault("participant", full_work_directory, 1,
         ["room on the disk for", "resumes from here"], "logs", needs_root=True),
+    "OUTPUT_DIR is on a full disk": Fault("participant", full_output, 1,
+        ["room on the disk for", "resumes from here"], "nothing", needs_root=True),
     "OUTPUT_DIR belongs to another user": Fault("participant", output_of_another_user, 2,
         ["can be written to for OUTPUT_DIR"], "nothing", needs_root=True),
     "the logs belong to another user": Fault("participant", logs_of_another_user, 1,
@@ -297,7 +313,7 @@ FAULTS = {
     "a participant's scans may not be read": Fault("participant", scans_that_may_not_be_read, 1,
         ["1 of 2 participants", "Expected permission to read"], "nothing", needs_root=True),
     "a table of gradients may not be read": Fault("participant", a_file_that_may_not_be_read, 1,
-        ["1 of 2 participants", "Permission denied"], "nothing", needs_root=True),
+        ["1 of 2 participants", "permission to read"], "nothing", needs_root=True),
     "another run is on the same participant": Fault("participant", two_runs_at_once, 2,
         ["no other run on sub-01", "wait for it"], "nothing"),
     "150 MB of memory": Fault("participant", memory("participant", 150), 70,
@@ -310,7 +326,7 @@ FAULTS = {
     "another group run is on the same study": Fault("group", two_groups_at_once, 2,
         ["no other run on group"], "derivatives"),
     "a lock file left by a run that died on another host": Fault("group", lock_left_behind, 0,
-        ["Report:"], "derivatives, models, the group report, logs"),
+        ["Report:"], "derivatives, models, the group report, logs", slow=True),
     "a derivative was truncated": Fault("group", truncated_derivative, 2,
         ["sub-001: sub-001/dwi/sub-001_space", "run the participant level again"],
         "derivatives, logs"),
@@ -322,7 +338,7 @@ FAULTS = {
         ["more memory"], "derivatives, logs"),
     "checkpoints are damaged": Fault("group", damaged_checkpoint, 0,
         ["is damaged", "starts from the beginning"],
-        "derivatives, models, the group report, logs"),
+        "derivatives, models, the group report, logs", slow=True),
     "an intermediate file is damaged": Fault("group", damaged_intermediate, 0,
-        ["that stage runs again"], "derivatives, models, the group report, logs"),
+        ["that stage runs again"], "derivatives, models, the group report, logs", slow=True),
 }  # fmt: skip

@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 from integration.faults import FAULTS, left_on_disk, make_place
 
+CASES = [
+    pytest.param(name, marks=[pytest.mark.slow] if fault.slow else [])
+    for name, fault in FAULTS.items()
+]
 
-@pytest.mark.parametrize("case", FAULTS)
+
+@pytest.mark.parametrize("case", CASES)
 def test_a_fault_of_the_machine_gets_a_sentence(tmp_path: Path, case: str) -> None:
     fault = FAULTS[case]
     if fault.needs_root and os.geteuid() != 0:
@@ -25,6 +30,7 @@ def test_a_fault_of_the_machine_gets_a_sentence(tmp_path: Path, case: str) -> No
     assert left_on_disk(place, fault.level) == fault.left
 
 
+@pytest.mark.slow
 def test_nothing_is_more_readable_than_the_umask_says(tmp_path: Path) -> None:
     place = make_place(tmp_path)
     before = set(tmp_path.rglob("*"))
@@ -46,7 +52,7 @@ def weights(derivatives: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_killed_at_ten_moments_the_weights_are_the_same(tmp_path: Path) -> None:
     """Kill -9 at random moments of a training that resumes, then let it finish."""
-    longer = ("--epochs", "40", "--samples-per-class", "8", "--resume")
+    longer = ("--epochs", "20", "--samples-per-class", "8", "--resume")
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
     whole, killed = make_place(tmp_path / "whole"), make_place(tmp_path / "killed")
