@@ -34,8 +34,11 @@ STEPS_MM = (2.0, 3.0, 4.0, 5.0, 6.0)
 MARGIN = 1.02
 """A candidate must beat the table as it stands by this factor before anyone is alarmed."""
 
-COARSEST_MM = 4.0
-"""Larger voxels hold several bundles, and a step from one to the next tells nothing."""
+COARSEST_MM = 5.5
+"""Larger voxels hold several bundles, and a step from one to the next tells nothing. Chosen on
+four real scans with averaged slices: up to 5 mm the right table was ahead of all others by more
+than the margin; at 6 mm two wrong tables came within it on one scan of two; from 8.4 mm on right
+tables were taken for wrong."""
 
 _AXES = "xyz"
 

@@ -85,3 +85,17 @@ def test_voxels_too_coarse_for_bundles_are_not_judged():
     assert found.n_voxels == 0
     assert found.identity_is_best
     assert "could not be checked" in str(found)
+
+
+@pytest.mark.parametrize("wrong", [CANDIDATES[0], CANDIDATES[3]], ids=str)
+def test_slices_of_five_mm_are_judged(wrong):
+    affine = bundle_affine()
+    data, bvecs = oblique_bundles(affine)
+    thick = data.reshape(*SHAPE[:2], SHAPE[2] // 2, 2, -1).mean(axis=3)
+    thick_affine = affine.copy()
+    thick_affine[:3, 2] *= 2
+    thick_affine[:3, 3] += affine[:3, 2] / 2
+    mask = np.ones(thick.shape[:3], bool)
+    found = check_coherence(thick, mask, thick_affine, BVALS, bvecs @ wrong.matrix.T)
+    assert found.n_voxels > 0
+    assert found.identity_is_best is (wrong == CANDIDATES[0])

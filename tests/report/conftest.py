@@ -199,7 +199,9 @@ def _facts(name: str, scan: Scan, sphere: dict[str, Any]) -> dict[str, Any]:
             "information": 1.099,
             "poor": False,
             "text": "registration good",
+            "coverage": 0.991,
         },
+        "standard": {"without_data": 12, "lost_volumes": 0},
         "sphere": sphere,
         "quality": {
             "snr_b0": 29.4,

@@ -205,7 +205,7 @@ def _white_matter(
 
     energy = np.minimum(second, median_filter(second, size=3))
     limit = np.quantile(energy[inside], 1 - WHITE_MATTER_SHARE)
-    return inside & (energy >= limit)
+    return np.asarray(inside & (energy >= limit))
 
 
 def _differs(volume: Volume | None, mask: Volume) -> bool:
