@@ -6,6 +6,7 @@ alone and with stand-ins for FSL. No fact is made up.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,6 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
-from bids_gevnet.phantom.simulate import simulate_participant
 from fsl_stubs import write_stub
 from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
 from nilearn.image import resample_img
@@ -39,6 +39,7 @@ from bids_gevnet.learn.models.prediction import predict
 from bids_gevnet.phantom import tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.dataset import write_cohort
+from bids_gevnet.phantom.simulation import simulate_participant
 from bids_gevnet.report.alerts import collect_alerts
 from bids_gevnet.report.methods_text import describe_methods
 from bids_gevnet.report.scan_files import ScanFiles, find_scans
@@ -81,7 +82,7 @@ class Lab:
     @cached_property
     def cohort(self) -> Path:
         phantom = tiny_settings(
-            groups=("AD",), sites=1, directions=6, voxel_mm=12.0, reverse_b0=True, t1w=True
+            groups=("AD",), sites=1, directions=6, voxel_mm=10.0, reverse_b0=True, t1w=True
         )
         write_cohort(self.folder / "cohort", phantom)
         return self.folder / "cohort"
@@ -170,8 +171,11 @@ def without_fieldmap(subject: Path) -> None:
 
 
 def without_sidecar(subject: Path) -> None:
+    """Neither a sidecar nor a name that tells the direction."""
     for path in subject.glob("dwi/*.json"):
         path.unlink()
+    for path in list(subject.glob("dwi/*_dir-*")):
+        path.rename(path.with_name(re.sub(r"_dir-[A-Za-z0-9]+", "", path.name)))
 
 
 def fieldmap_on_another_grid(subject: Path) -> None:
