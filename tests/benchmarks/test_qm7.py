@@ -34,7 +34,7 @@ def run(*arguments: str | Path, processes: int = 1) -> subprocess.CompletedProce
 @pytest.fixture
 def molecules(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("molecules")
+    return importlib.import_module("molecules.data")
 
 
 @pytest.fixture
