@@ -96,7 +96,7 @@ def test_quick_mode_trains_both_networks_and_an_ablation_pair(
     assert "[6/6]" in caplog.text
     assert run(*command) == 0
     assert capsys.readouterr().out == printed
-    assert caplog.text.count("done before") == 6
+    assert caplog.text.count("already trained") == 6
 
 
 def test_killed_training_ends_with_the_same_weights(

@@ -203,7 +203,10 @@ def test_group_job_prepares_trains_and_collects(
     assert f"python -m bids_gevnet.cli.group_jobs {level}" in prepare
     assert "--folds 3" in prepare
     assert f"torchrun --nnodes 2 --nproc-per-node {gpus or '2'} --master-addr gpu07" in train
-    assert train.rstrip().endswith("-m bids_gevnet.learn.train.process /work dir/group/jobs.json")
+    command = (
+        r"-m bids_gevnet\.learn\.train\.process /work dir/group/jobs\.json --threads [1-9]\d*$"
+    )
+    assert re.search(command, train.rstrip())
     assert f"bids_gevnet {level}" in collect
     for call in (prepare, train, collect):
         inside = "apptainer exec --nv --cleanenv --bind /data:/data:ro --bind /out" in call
