@@ -10,7 +10,7 @@ Each image is put on an icosphere by stereographic projection, and rotated at ra
 per image (the generator of Cohen et al. draws one per 500). A training on unrotated images (NR)
 is tested on unrotated and on rotated ones, NR/NR and NR/R; one on rotated images (R) gives R/R.
 
-A run that was interrupted, or killed, goes on from its last checkpoint when the same command is
+A run that was interrupted, or killed, resumes from its last checkpoint when the same command is
 given again; what is finished is not done again. `--write` makes the tables and plots of
 `benchmarks/results/spherical_mnist.md` from all that RUNS holds.
 """

@@ -167,7 +167,7 @@ class Trainer(TrainingLoop):
     processes : Processes
     """
 
-    going_on = "run the same command again: it goes on from there"
+    going_on = "run the same command again: it resumes from there"
 
     def __init__(self, job: Job, processes: Processes) -> None:
         self.job, self.options = job, job.options

@@ -8,7 +8,7 @@ prediction is the mean over these orientations. Rates follow one cycle: up for t
 the steps, then down to 0 as a cosine. Held-out molecules are scored on the way for the learning
 curve only; nothing is chosen by them.
 
-A stage goes on from its last epoch when it is started again, and runs in several processes under
+A stage resumes from its last epoch when it is started again, and runs in several processes under
 torchrun: each takes its share of every batch, as in `bids_gevnet.learn.train.trainer`.
 """
 
@@ -103,7 +103,7 @@ def fit(
             raise TrainingInterrupted(
                 expected="to train to the end",
                 found=f"a signal to stop after epoch {epoch} of {fold.name}, {stage.name}",
-                remedy="run the same command again: it goes on from there",
+                remedy="run the same command again: it resumes from there",
             )
     return position.curve
 

@@ -118,7 +118,7 @@ def test_killed_training_ends_with_the_same_weights(
     assert child.returncode == -signal.SIGKILL
     assert not list(broken.glob("*/result.json"))
     assert run(*command, "--folder", broken) == 0
-    assert "going on from step" in caplog.text
+    assert "resumed at step" in caplog.text
     one, other = (load_file(next(f.glob("*/model.safetensors"))) for f in (whole, broken))
     assert one.keys() == other.keys()
     for name, value in one.items():
