@@ -4,8 +4,10 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from bids_gevnet.cli.logs import close_log_files, save_traceback, start_logging
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.cli.signals import stopping_on_signals
+from bids_gevnet.crash_files import explain_shortage
 from bids_gevnet.errors import (
     BidsGevnetError,
     InputError,
@@ -13,6 +15,11 @@ from bids_gevnet.errors import (
     WorkflowBuildError,
     explain_disk_error,
     printable,
+)
+
+_NO_MEMORY = (
+    "bids_gevnet: stopped because memory ran out. What to do: run it where there is more memory, "
+    "with fewer --nprocs or a coarser --output-resolution\n"
 )
 
 log = logging.getLogger("bids_gevnet")
@@ -41,7 +48,6 @@ def _run(request: Request) -> int:
     # Late, like all imports that bring more than the standard library.
     from bids_gevnet.cli.environment import quieten_libraries
     from bids_gevnet.cli.execute import choose_plugin
-    from bids_gevnet.cli.logs import close_log_files, start_logging
 
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
@@ -54,9 +60,14 @@ def _run(request: Request) -> int:
 
 def _tell_unforeseen(error: Exception, request: Request | None) -> int:
     """Say in a sentence what nobody has said yet; return the exit code."""
-    from bids_gevnet.cli.logs import save_traceback
-    from bids_gevnet.crash_files import explain_shortage
+    try:
+        return _explain(error, request)
+    except MemoryError:  # not even enough to say what happened
+        sys.stderr.write(_NO_MEMORY)
+        return WorkflowBuildError.exit_code
 
+
+def _explain(error: Exception, request: Request | None) -> int:
     if isinstance(error, OSError):
         explained = explain_disk_error(error, error.filename2 or error.filename or "a file")
         if explained is not None:
