@@ -76,6 +76,17 @@ def write_manifest(path: Path, root: Path, label: str, *, made_from: str) -> Non
     write_json(path, {"format": _FORMAT, "made_from": made_from, "files": files})
 
 
+def record_again(path: Path, root: Path, files: Iterable[Path]) -> None:
+    """Record files that were written anew on purpose, if there is a manifest that lists them."""
+    manifest = read_manifest(path)
+    if manifest is None:
+        return
+    renewed = {str(file.relative_to(root)): _record(file) for file in files}
+    records = manifest.files | {k: v for k, v in renewed.items() if k in manifest.files}
+    plain = {name: asdict(record) for name, record in records.items()}
+    write_json(path, {"format": _FORMAT, "made_from": manifest.made_from, "files": plain})
+
+
 def read_manifest(path: Path) -> Manifest | None:
     """Read a manifest; None if there is none that can be read."""
     content = read_json(path)

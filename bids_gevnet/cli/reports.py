@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.derivatives import FACTS
+from bids_gevnet.bids.manifest import record_again
 from bids_gevnet.bids.records import Participant
 from bids_gevnet.bids.selection import read_selection
 from bids_gevnet.bids.writing import write_text
@@ -34,7 +35,9 @@ def rebuild_reports(request: Request) -> int:
             remedy="run the group level first, without --reports-only",
         )
     for label in finished_labels(request):
-        print(build_subject_report(output_dir, label))
+        report = build_subject_report(output_dir, label)
+        record_again(request.output.manifest(label), output_dir, [report])
+        print(report)
     if has_group(output_dir):
         from bids_gevnet.report.group.page import build_group_report
 
