@@ -99,7 +99,7 @@ def large_scan(show: Show, seed: int) -> None:
     shape = " x ".join(map(str, scan.series.data.shape))
     show(
         f"second simulator {seed}, {shape} at {LARGE.voxel_mm:g} mm: processor time of the "
-        "estimate in one thread; largest memory of its process (the mapped data); displacement left",
+        "estimate in one thread; largest memory of its process (mapped data); displacement left",
         f"{seconds / 60:.1f} min; {gigabytes:.2f} GB ({scan.series.data.nbytes / 1e9:.2f}); "
         f"{describe(scan, found)}; {slices(scan, correction)}",
         "-",

@@ -73,9 +73,9 @@ LEVELS = (
     FieldLevel(3.0, 3.0, 6.0, 0.00003, 5),
     FieldLevel(3.0, 3.0, 4.5, 0.00003, 5),
 )
-"""As stiff as is best for diffusion-weighted images, which the field was not fitted to: on two real
-pairs the b0s themselves agree the better the softer the field, their mean weighted images do not.
-Knots every 4 mm almost without stiffness, as topup has in the end, fit noise."""
+"""As stiff as is best for diffusion-weighted images, which the field was not fitted to: on two
+real pairs the b0s themselves agree better the softer the field, their mean weighted images do
+not."""
 
 _CG_STEPS = 40
 _CG_TOLERANCE = 1e-3
