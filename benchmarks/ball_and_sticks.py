@@ -34,7 +34,6 @@ AXIS = 1
 """Voxel axis of the phase encoding."""
 
 _RADIUS_MM = 60.0
-_FIELD_OF_VIEW_MM = (204.0, 234.0, 186.0)
 _GRID_MM = 2.0
 _WHITE, _GREY, _FLUID, _SCALP = 1.0, 1.25, 2.4, 0.35  # signal without diffusion weighting
 _DIFFUSIVITY = {"white": 1.6e-3, "grey": 0.95e-3, "fluid": 3.0e-3, "scalp": 1.1e-3}
@@ -58,6 +57,7 @@ class Setting:
         1 displaces by about 2 mm at the edge of the brain at b = 1000.
     lost : float
         Share of the weighted volumes that lose a slice.
+    field_of_view_mm : (float, float, float)
     """
 
     b_values: tuple[float, ...] = (1000.0,)
@@ -68,6 +68,7 @@ class Setting:
     motion_deg: float = 3.0
     eddy: float = 1.0
     lost: float = 0.1
+    field_of_view_mm: tuple[float, float, float] = (204.0, 234.0, 186.0)
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ def simulate(setting: Setting, seed: int) -> Scan:
     bvals, bvecs = gradient_table(setting, rng)
     motion = draw_motion(setting, len(bvals), rng)
     drive = bvecs * np.sqrt(bvals / 1000)[:, None]
-    shape = np.rint(np.array(_FIELD_OF_VIEW_MM) / setting.voxel_mm).astype(int)
+    shape = np.rint(np.array(setting.field_of_view_mm) / setting.voxel_mm).astype(int)
     affine = np.diag([*[setting.voxel_mm] * 3, 1.0])
     affine[:3, 3] = -setting.voxel_mm * (shape - 1) / 2
     voxels = np.indices(shape).reshape(3, -1).T

@@ -61,23 +61,38 @@ def real_pair(show: Show, folder: Path) -> None:
     start = time.process_time()
     found = estimate_field(pair[0], pair[1], sizes, axis)
     seconds = time.process_time() - start
-    motions = (np.eye(4), found.motion)
-    corrected = [
-        resample_warped(
-            image[..., None],
-            conformed.affine,
-            Warp(motion[None], np.zeros((1, 10)), axis, (sign * found.field).astype(np.float32)),
-            np.eye(4),
-            image.shape,
-            conformed.affine,
-        )[..., 0]
-        for image, motion, sign in zip(pair, motions, (1, -1), strict=True)
-    ]
-    before, after = (np.corrcoef(a[mask], b[mask])[0, 1] for a, b in (pair, corrected))
+
+    def unwarp(images: list[np.ndarray]) -> list[np.ndarray]:
+        return [
+            resample_warped(
+                image[..., None],
+                conformed.affine,
+                Warp(motion[None], np.zeros((1, 10)), axis, np.float32(sign) * found.field),
+                np.eye(4),
+                image.shape,
+                conformed.affine,
+            )[..., 0]
+            for image, motion, sign in zip(images, (np.eye(4), found.motion), (1, -1), strict=True)
+        ]
+
+    def alike(images: list[np.ndarray]) -> float:
+        return float(np.corrcoef(images[0][mask], images[1][mask])[0, 1])
+
     show(
         "Siemens PA and AP: correlation of the b0s in the brain, before and after",
-        f"{before:.3f}, {after:.3f} ({seconds:.0f} s)",
-        "0.93 (topup: 0.679, 0.957)",
+        f"{alike(pair):.3f}, {alike(unwarp(pair)):.3f} ({seconds:.0f} s)",
+        "0.957 (topup, in the same mask)",
+    )
+    # Not seen by the estimate: here a field that fits the noise of the b0s is worse, not better.
+    weighted = [
+        np.mean(np.asarray(s.data)[..., s.shells.shells[0].volumes], axis=3)
+        for s in (series, other)
+    ]
+    show(
+        "Siemens PA and AP: the same of the mean diffusion-weighted images, which the field was "
+        "not fitted to",
+        f"{alike(weighted):.3f}, {alike(unwarp(weighted)):.4f}",
+        "highest",
     )
 
 

@@ -9,7 +9,13 @@ currents with a cubic term and slices without signal (`ball_and_sticks`).
 
 from __future__ import annotations
 
+import resource
+import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +29,16 @@ from bids_gevnet.dwi.motion import estimate_motion
 
 if TYPE_CHECKING:
     from correction_scores import Show
+
+    from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries
+
+LARGE = Setting(
+    b_values=(1000.0, 3000.0),
+    directions=46,
+    voxel_mm=1.5,
+    field_of_view_mm=(210.0, 210.0, 138.0),
+)
+"""140 x 140 x 92 voxels, 92 weighted volumes and 8 b0s."""
 
 CASES = {
     "b 1000": (Setting(), "at most 0.3"),
@@ -53,6 +69,8 @@ def held_out_figures(show: Show, names: tuple[str, ...], seeds: tuple[int, ...])
                     f"{describe(scan, found)}; {slices(scan, correction)} ({seconds:.0f} s)",
                     wanted,
                 )
+        if "large" in names:
+            large_scan(show, seed)
         if not names or "ANTs" in names:
             scan = simulate(Setting(), seed)
             series = scan.series
@@ -64,6 +82,36 @@ def held_out_figures(show: Show, names: tuple[str, ...], seeds: tuple[int, ...])
                 describe(scan, moved - scan.points),
                 "-",
             )
+
+
+def large_scan(show: Show, seed: int) -> None:
+    """Print time and memory of a scan of the largest usual size, corrected in its own process."""
+    scan = simulate(LARGE, seed)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(1, get_context("spawn")) as pool,
+    ):
+        path = Path(folder) / "data.npy"
+        np.save(path, scan.series.data)
+        series = replace(scan.series, data=np.empty((0, 0, 0, 0)))
+        correction, seconds, gigabytes = pool.submit(correct_from_file, path, series).result()
+    found = displacement(correction.warp, scan.points, voxel_sizes(scan.series.affine))
+    shape = " x ".join(map(str, scan.series.data.shape))
+    show(
+        f"second simulator {seed}, {shape} at {LARGE.voxel_mm:g} mm: processor time of the "
+        "estimate in one thread; largest memory of its process (mapped data); displacement left",
+        f"{seconds / 60:.1f} min; {gigabytes:.2f} GB ({scan.series.data.nbytes / 1e9:.2f}); "
+        f"{describe(scan, found)}; {slices(scan, correction)}",
+        "-",
+    )
+
+
+def correct_from_file(path: Path, series: DiffusionSeries) -> tuple[Correction, float, float]:
+    """Correct data that are mapped from a file; return also seconds and gigabytes."""
+    start = time.process_time()
+    correction = correct_series(replace(series, data=np.load(path, mmap_mode="r")))
+    seconds = time.process_time() - start
+    return correction, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 def describe(scan: Scan, found: np.ndarray) -> str:
