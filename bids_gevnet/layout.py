@@ -8,10 +8,9 @@ import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 Level = Literal["participant", "group"]
-_WORKFLOWS = ("participant", "group")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,10 @@ class WorkLayout:
 
     root: Path
 
+    def nodes(self, level: Level) -> Path:
+        """Name the folder in which Nipype keeps the nodes of a level, after its workflow."""
+        return self.root / level
+
     @property
     def caches(self) -> Path:
         """Caches of libraries, because HOME may be read-only or missing."""
@@ -101,7 +104,7 @@ class WorkLayout:
 
     def remove(self) -> None:
         """Remove what the app made here; what somebody else keeps in the folder stays."""
-        for folder in (self.caches, self.crash_files, *(self.root / n for n in _WORKFLOWS)):
+        for folder in (self.caches, self.crash_files, *map(self.nodes, get_args(Level))):
             shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()

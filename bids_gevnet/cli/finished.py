@@ -66,7 +66,7 @@ class Finisher:
             log.warning("sub-%s: its manifest could not be written (%s)", participant.label, error)
             return
         if request.settings.execution.clean_workdir:
-            shutil.rmtree(request.work.root / "participant" / name, ignore_errors=True)
+            shutil.rmtree(request.work.nodes("participant") / name, ignore_errors=True)
 
     def _made_from(self, participant: Participant) -> str:
         """Hash everything that decides the output of a participant."""

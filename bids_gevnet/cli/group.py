@@ -132,7 +132,7 @@ def _run(request: Request, study: "StudyContext") -> int:
     write_description(request.output_dir, request.bids_dir)
     write_text(request.output.settings_file("group"), to_toml(request.settings))
     workflow = init_group_wf(study)
-    discard_damaged_stages(request.work.root / "group")
+    discard_damaged_stages(request.work.nodes("group"))
     crash_dir = make_crash_dir(request.work)
     configure(workflow, execution, crash_dir=crash_dir)
     if execution.write_graph:

@@ -111,10 +111,12 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     container = os.environ.get(CONTAINER_TAG)
     write_description(request.output_dir, request.bids_dir, container=container)
     write_text(request.output.settings_file("participant"), to_toml(request.settings))
-    left = [participant for participant in participants if not finisher.is_finished(participant)]
+    left = []
     for participant in participants:
-        if participant not in left:
+        if finisher.is_finished(participant):
             log.info("sub-%s: finished before, nothing to do", participant.label)
+        else:
+            left.append(participant)
     workflow, messages = _build(request, left, tools)
     if workflow is not None:
         configure(workflow, execution, crash_dir=crash_dir)
@@ -146,7 +148,7 @@ def _execute(request: Request, workflow: Any, finisher: "Finisher", crash_dir: P
     first_parts = {node.split(".", 1)[0] for node in nodes}
     built = [name for name in finisher.participants if name in first_parts]
     for name in built:
-        discard_damaged_stages(request.work.root / "participant" / name)
+        discard_damaged_stages(request.work.nodes("participant") / name)
     if execution.write_graph:
         # All participants go the same way: the first one's is the picture.
         print(draw_graph(workflow.get_node(built[0]), request.output.logs))
@@ -207,7 +209,7 @@ def _build(
     workflows, messages = [], []
     for participant in participants:
         try:
-            plans = _predictions(request, [participant])
+            plans = _predictions(request, participant)
             workflows.append(init_participant_wf(participant, context, plans))
         except InputError:
             raise
@@ -226,19 +228,15 @@ def _build(
     return built, messages
 
 
-def _predictions(
-    request: Request, participants: Sequence[Participant]
-) -> "dict[str, PredictionPlan]":
-    """Plan the prediction of every scan with the model of --model, if one is given."""
+def _predictions(request: Request, participant: Participant) -> "dict[str, PredictionPlan]":
+    """Plan the prediction of a participant's scans with the model of --model, if one is given."""
     model = request.settings.learning.model
     if model is None:
         return {}
     from bids_gevnet.bids.scans import find_scans
     from bids_gevnet.learn.cohort.scan_rows import dataset_name, scan_site
-    from bids_gevnet.learn.models.files import read_card
     from bids_gevnet.workflows.scan import PredictionPlan
 
-    read_card(model)  # what is wrong with the model is said now, not after an hour
     column = request.settings.learning.site
     return {
         scan.name: PredictionPlan(
@@ -246,7 +244,6 @@ def _predictions(
             site=scan_site(request.bids_dir, scan.entities, column),
             dataset=dataset_name(request.bids_dir),
         )
-        for participant in participants
         for scan in find_scans(
             participant, b0_threshold=request.settings.preprocessing.b0_threshold
         )
