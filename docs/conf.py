@@ -1,0 +1,72 @@
+"""Settings of the documentation; `make docs` builds it, with warnings as errors."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+
+# Tutorials run the app: one thread a process, no screen, nothing from the network.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+from reference_pages import write_reference_pages
+
+from bids_gevnet.versions import __version__
+
+project = "bids_gevnet"
+author = "The bids_gevnet developers"
+copyright = author  # noqa: A001 - the name that Sphinx reads
+release = version = __version__
+
+extensions = [
+    "mathml",
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx_gallery.gen_gallery",
+]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+exclude_patterns = ["_build", "_ext", "tutorials/*.md", "gallery/**/*.ipynb", "gallery/**/*.py"]
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
+myst_heading_anchors = 3
+
+autosummary_generate = True
+autodoc_typehints = "none"
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+sphinx_gallery_conf = {
+    "examples_dirs": "tutorials",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"/tutorial_",
+    "within_subsection_order": "FileNameSortKey",
+    "download_all_examples": False,
+    "show_memory": False,
+    "remove_config_comments": True,
+    "abort_on_example_error": True,
+    "min_reported_time": 1,
+}
+
+html_math_renderer = "mathml"
+html_theme = "pydata_sphinx_theme"
+html_title = "bids_gevnet"
+html_show_sourcelink = False
+html_theme_options = {
+    "navigation_with_keys": False,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+
+# Nothing is fetched while building: links to other sites are checked for their form alone.
+linkcheck_ignore = [r"https?://"]
+
+
+def setup(app: object) -> None:
+    """Write the pages that follow from the code before Sphinx looks for sources."""
+    del app
+    write_reference_pages(HERE / "reference" / "generated")
