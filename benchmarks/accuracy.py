@@ -3,6 +3,8 @@
     python benchmarks/accuracy.py [--real-data FOLDER] [--voxel-mm 3] [--heads 2]
     python benchmarks/accuracy.py --only correction [--parts 32 noise ...] [--real-data FOLDER]
     python benchmarks/accuracy.py --only held-out [--cases "b 1000" ...]
+    python benchmarks/accuracy.py --only masks [--real-data FOLDER]
+    python benchmarks/accuracy.py --only registration [--real-data FOLDER]
 
 FOLDER is a BIDS dataset with reference masks under derivatives/fsl (``*_desc-bet2_mask`` and
 ``*_desc-mrtrix_mask``). Prints one table in Markdown: what, found, wanted.
@@ -21,7 +23,8 @@ from bids_gevnet.dwi.coherence import CANDIDATES, check_coherence
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.mask import brain_mask, dice
 from bids_gevnet.dwi.motion import estimate_motion
-from bids_gevnet.dwi.registration import Volume, register_to_template
+from bids_gevnet.dwi.registration import register_to_template
+from bids_gevnet.dwi.registration_quality import Volume
 from bids_gevnet.dwi.shells import find_shells, mean_volume
 from bids_gevnet.phantom.cohort import plan_cohort
 from bids_gevnet.phantom.settings import PhantomSettings
@@ -181,7 +184,7 @@ def real_scans(folder: Path, template: Volume) -> None:
             repair = check_coherence(data, mask, image.affine, bvals, bvecs @ wrong.matrix.T)
             undone = repair.best.matrix @ wrong.matrix
             same = np.allclose(undone, np.eye(3)) or np.allclose(undone, -np.eye(3))
-            right += bool(same and not repair.identity_is_best)
+            right += bool(same and repair.outcome == "wrong")
         show(f"{name}: wrong tables named with their repair", f"{right} of {len(tried)}", "all")
 
         moved = conform(b0, image.affine)
@@ -200,7 +203,7 @@ def main() -> None:
     parser.add_argument("--real-data", type=Path)
     parser.add_argument("--voxel-mm", type=float, default=3.0)
     parser.add_argument("--heads", type=int, default=2)
-    parser.add_argument("--only", choices=["correction", "held-out"])
+    parser.add_argument("--only", choices=["correction", "held-out", "masks", "registration"])
     parser.add_argument("--cases", nargs="*", default=[])
     parser.add_argument("--parts", nargs="*", default=[])
     parser.add_argument("--seeds", nargs="*", type=int)
@@ -217,6 +220,19 @@ def main() -> None:
         from held_out import held_out_figures
 
         held_out_figures(show, tuple(options.cases), tuple(options.seeds or HELD_OUT))
+        return
+    if options.only == "masks":
+        from masks import phantom_masks, real_masks
+
+        if options.real_data is not None:
+            real_masks(show, options.real_data, tuple(options.cases))
+        phantom_masks(show, options.voxel_mm, options.heads)
+        return
+    if options.only == "registration":
+        from planted_registrations import registration_verdicts
+
+        names, parts = tuple(options.cases), tuple(options.parts)
+        registration_verdicts(show, options.real_data, options.voxel_mm, names, parts)
         return
     noise_figures()
     resampling_speed()

@@ -33,6 +33,7 @@ import pandas as pd
 from pages import RESULTS, current_commit, write_page
 from phantom_cohort import GROUPS, link_scans, still_settings, write_cohort
 
+from bids_gevnet.bids.samples import sample_volumes
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.rish import rish_features
 from bids_gevnet.layout import OutputLayout, WorkLayout
@@ -233,7 +234,8 @@ def read_scan(output: Path, scan: str) -> tuple[Any, Any]:
     (image,) = (output / scan).rglob("*_desc-healpix_dwi.nii.gz")
     mask = Path(str(image).replace("_desc-healpix_dwi", "_desc-brain_mask"))
     inside = np.asarray(nib.load(mask).dataobj) > 0
-    return nib.load(image).get_fdata(dtype=np.float32)[inside], inside
+    samples = nib.load(image).get_fdata(dtype=np.float32)[inside]
+    return samples[:, sample_volumes(image, samples.shape[1])], inside
 
 
 def show(content: dict[str, Any]) -> str:

@@ -17,14 +17,14 @@ from bids_gevnet.bids.derivatives import DerivativeNames
 from bids_gevnet.bids.writing import write_image, write_json, write_text
 from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.interpolation import resample_series
-from bids_gevnet.dwi.sampling import sample_shell
+from bids_gevnet.dwi.sampling import sample_shells
 from bids_gevnet.errors import InputError
 from bids_gevnet.interfaces.sphere import SAMPLE_STEP
-from bids_gevnet.interfaces.template import output_grid
+from bids_gevnet.interfaces.template_grid import output_grid
 from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.cohort import ParticipantSpec, plan_cohort
 from bids_gevnet.phantom.simulation import simulate_participant
-from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.settings import ALL_SHELLS, PreprocessingSettings, ShellChoice
 
 GROUPS = ("AD", "DLB", "PD")
 """Groups of the phantom; fibres cross at another angle in DLB, and disperse more in PD."""
@@ -56,6 +56,7 @@ def write_cohort(
     *,
     resolution_mm: float,
     nside: int,
+    shell: ShellChoice = None,
 ) -> None:
     """Write folder/raw and folder/scans, a raw dataset's tables and everybody's derivatives.
 
@@ -69,8 +70,11 @@ def write_cohort(
         Voxels in template space.
     nside : int
         HEALPix resolution of the samples.
+    shell : tuple of float, "all" or None
+        Which shells to sample, as for ``--shell``.
     """
     about = dataclasses.asdict(settings) | {"resolution_mm": resolution_mm, "nside": nside}
+    about["shell"] = shell
     about["groups"] = groups
     about = json.loads(json.dumps(about))  # as it is read back
     path = folder / "cohort.json"
@@ -84,7 +88,7 @@ def write_cohort(
     specs = tuple(spec for spec in plan_cohort(settings) if spec.diagnosis in groups)
     _write_raw(folder / "raw", specs)
     for number, spec in enumerate(specs):
-        _write_derivatives(folder / "scans", spec, settings, resolution_mm, nside)
+        _write_derivatives(folder / "scans", spec, settings, resolution_mm, nside, shell)
         print(f"\rphantom {number + 1} of {len(specs)}", end="", flush=True)
     print(flush=True)
 
@@ -101,14 +105,18 @@ def link_scans(folder: Path, name: str) -> Path:
 
 
 def sample_participant(
-    settings: PhantomSettings, spec: ParticipantSpec, resolution_mm: float, nside: int
+    settings: PhantomSettings,
+    spec: ParticipantSpec,
+    resolution_mm: float,
+    nside: int,
+    shell: ShellChoice = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Scan somebody and bring the scan to the template by the true pose.
 
     Returns
     -------
-    samples : (V, 6 nside^2) array
-        S/b0 on the sphere, in the mask.
+    samples : (V, n_shells * 6 nside^2) array
+        S/b0 on the sphere, in the mask, shell after shell.
     mask : (X, Y, Z) bool array
     affine : (4, 4) array
     """
@@ -120,8 +128,8 @@ def sample_participant(
     inside = resample_series(head, scan.affine, to_template, grid.shape, grid.affine, order=1)
     mask = inside[..., 0] > 0.5
     directions = rotate_bvecs(scan.bvecs_ras, to_template)
-    samples = sample_shell(data, scan.bvals, directions, mask, nside=nside).samples
-    return samples, mask, grid.affine
+    shells = sample_shells(data, scan.bvals, directions, mask, nside=nside, wanted=shell)
+    return np.concatenate([each.samples for each in shells], axis=1), mask, grid.affine
 
 
 def _write_raw(root: Path, specs: tuple[ParticipantSpec, ...]) -> None:
@@ -138,7 +146,12 @@ def _write_raw(root: Path, specs: tuple[ParticipantSpec, ...]) -> None:
 
 
 def _write_derivatives(
-    root: Path, spec: ParticipantSpec, settings: PhantomSettings, resolution_mm: float, nside: int
+    root: Path,
+    spec: ParticipantSpec,
+    settings: PhantomSettings,
+    resolution_mm: float,
+    nside: int,
+    shell: ShellChoice,
 ) -> None:
     """Write samples on the sphere in template space, by the true pose; the motion table last."""
     names = DerivativeNames(
@@ -147,11 +160,13 @@ def _write_derivatives(
     confounds = names.native("desc-confounds_timeseries.tsv")
     if confounds.is_file():
         return
-    inside, mask, affine = sample_participant(settings, spec, resolution_mm, nside)
+    inside, mask, affine = sample_participant(settings, spec, resolution_mm, nside, shell)
     samples = np.zeros((*mask.shape, inside.shape[1]), np.float32)
     samples[mask] = inside
     image = names.standard("desc-healpix_dwi.nii.gz")
     write_image(image, samples, affine, scale=SAMPLE_STEP)
-    write_json(names.standard("desc-healpix_dwi.json"), {"Nside": nside, "Ordering": "NESTED"})
+    about = {"Nside": nside, "Ordering": "NESTED"}
+    about |= {"BValue": sorted(settings.b_values)} if shell == ALL_SHELLS else {}
+    write_json(names.standard("desc-healpix_dwi.json"), about)
     write_image(names.standard("desc-brain_mask.nii.gz"), mask, affine)
     write_text(confounds, "framewise_displacement\nn/a\n0\n")

@@ -76,7 +76,7 @@ def main() -> None:
     raw, out = Path(sys.argv[1]), Path(sys.argv[2])
     native = out / "sub-001/dwi"
     standard = next(native.glob("*_desc-healpix_dwi.nii.gz")).name.split("_desc-")[0]
-    samples = load(native / f"{standard}_desc-healpix_dwi.nii.gz")
+    samples = load(native / f"{standard}_desc-healpix_dwi.nii.gz")[..., 1:]  # after the b0
     energy = load(native / f"{standard}_model-sh_param-rish2_dwimap.nii.gz")
     brightest = np.unravel_index(np.argmax(energy), energy.shape)
     figure, axes = plt.subplots(1, 6, figsize=(15, 3.3), dpi=110)

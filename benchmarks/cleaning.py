@@ -1,0 +1,243 @@
+"""What denoising, removal of Gibbs ringing and bias correction do to FA, directions and samples.
+
+    python benchmarks/cleaning.py [--real-data FOLDER] [--seeds 700 701] [--write]
+
+Phantoms (4 mm, 32 directions, noise of SNR 30, heads lie still) are compared with themselves
+without noise. With ringing: simulated at 2 mm, of which the outer half of the in-plane k-space is
+cut off before noise is added; truth is the mean of the same voxels. Of real scans nobody knows
+the truth: their directions are split into two halves, one is cleaned alone, and compared with the
+other as it was acquired; the noise of the other half is the same in every row. Both have the b0s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nibabel
+import numpy as np
+from pages import RESULTS, current_commit, write_page
+
+from bids_gevnet.dwi.cleaning import (
+    bias_field,
+    denoise_mppca,
+    denoise_patch2self,
+    head_region,
+    judge_residual,
+    remove_ringing,
+)
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, direction_angle_deg
+from bids_gevnet.dwi.mask import brain_mask
+from bids_gevnet.dwi.sampling import sample_shell
+from bids_gevnet.dwi.shells import find_shells, mean_volume
+from bids_gevnet.dwi.tensor import fit_tensor
+from bids_gevnet.phantom.acquisition import add_rician_noise
+from bids_gevnet.phantom.simulation import simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.floating[Any]]
+
+DENOISERS = ("none", "mppca", "patch2self")
+LEAST_FA = 0.3
+"""Below it the main direction of the truth itself is uncertain."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A series to clean, and what its tensors and samples are compared with."""
+
+    name: str
+    data: Floats
+    bvals: NDArray[np.float64]
+    bvecs: NDArray[np.float64]
+    affine: NDArray[np.float64]
+    brain: NDArray[np.bool_]
+    reference: Floats
+    reference_bvals: NDArray[np.float64]
+    reference_bvecs: NDArray[np.float64]
+    rings: bool
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Against the reference: RMS of FA, median angle in degrees, RMS of S/b0 on the sphere."""
+
+    fa: float
+    angle_deg: float
+    healpix: float
+    fa_bias: float
+
+
+def phantom_case(seed: int, *, rings: bool) -> Case:
+    """Simulate a still head with and without noise."""
+    settings: dict[str, Any] = {
+        "seed": seed, "directions": 32, "motion_mm": 0, "motion_deg": 0, "eddy": 0, "sites": 1,
+    }  # fmt: skip
+    if not rings:
+        scan = simulate(voxel_mm=4, snr=30, **settings)
+        clean = simulate(voxel_mm=4, snr=math.inf, **settings)
+        data, reference, brain = scan.data, clean.data, scan.truth.mask
+    else:
+        scan = simulate(voxel_mm=2, snr=math.inf, **settings)
+        x, y, z = (n // 2 for n in scan.data.shape[:3])
+        fine = scan.data[: 2 * x, : 2 * y, : 2 * z]
+        blocks = fine.reshape(x, 2, y, 2, z, 2, -1)
+        reference = blocks.mean(axis=(1, 3, 5))
+        cut = truncate(blocks.mean(axis=5).reshape(2 * x, 2 * y, z, -1))
+        sigma = float(simulate(voxel_mm=9, snr=30, **settings).truth.noise_sigma)
+        data = add_rician_noise(cut, sigma, np.random.default_rng(seed))
+        inside = scan.truth.mask[: 2 * x, : 2 * y, : 2 * z].reshape(x, 2, y, 2, z, 2)
+        brain = inside.mean(axis=(1, 3, 5)) > 0.5
+    name = "phantom with ringing" if rings else "phantom"
+    return Case(
+        name, data, scan.bvals, scan.bvecs_ras, scan.affine, brain, reference, scan.bvals,
+        scan.bvecs_ras, rings,
+    )  # fmt: skip
+
+
+def truncate(fine: Floats) -> Floats:
+    """Keep the inner half of k-space along the first two axes, as a scanner with 4 mm voxels."""
+    x, y = (n // 2 for n in fine.shape[:2])
+    space = np.fft.fftshift(np.fft.fft2(fine, axes=(0, 1)), axes=(0, 1))
+    inner = space[x // 2 : x // 2 + x, y // 2 : y // 2 + y]
+    # Voxels of the coarse grid are centred between two fine ones: half a fine voxel further.
+    shift = [np.exp(0.5j * np.pi * (np.arange(n) - n // 2) / n) for n in (x, y)]
+    inner = inner * (shift[0][:, None] * shift[1])[:, :, None, None]
+    return np.abs(np.fft.ifft2(np.fft.ifftshift(inner, axes=(0, 1)), axes=(0, 1))) / 4
+
+
+def real_case(folder: Path, name: str) -> Case:
+    """Split the directions of a real scan into two halves; a slab of slices is enough."""
+    path = min((folder / f"sub-{name}" / "dwi").glob("*_dwi.nii.gz"))
+    stem = str(path).removesuffix(".nii.gz")
+    image = nibabel.load(path)
+    data = np.asarray(image.dataobj, dtype=np.float32)
+    bvals, bvecs = np.loadtxt(f"{stem}.bval"), np.loadtxt(f"{stem}.bvec").T
+    shells = find_shells(bvals)
+    weighted = shells.shells[0].volumes
+    one, other = (np.r_[shells.b0, weighted[start::2]] for start in (0, 1))
+    brain = brain_mask(mean_volume(data, shells.b0), image.affine, mean_volume(data, weighted))
+    middle = data.shape[2] // 2
+    slab = slice(middle - 8, middle + 12)
+    world = bvecs_fsl_to_ras(bvecs, image.affine)
+    return Case(
+        f"sub-{name}, half of its directions", data[:, :, slab][..., one], bvals[one],
+        world[one], image.affine, brain[:, :, slab], data[:, :, slab][..., other], bvals[other],
+        world[other], True,
+    )  # fmt: skip
+
+
+def compare(case: Case, cleaned: Floats) -> Errors:
+    """Compare tensors and samples with the reference, in white matter."""
+    truth = fit_tensor(case.reference[case.brain], case.reference_bvals, case.reference_bvecs)
+    found = fit_tensor(cleaned[case.brain], case.bvals, case.bvecs)
+    white = truth.fa > LEAST_FA
+    samples = [
+        sample_shell(data, bvals, bvecs, case.brain).samples
+        for data, bvals, bvecs in (
+            (cleaned, case.bvals, case.bvecs),
+            (case.reference, case.reference_bvals, case.reference_bvecs),
+        )
+    ]
+    angles = direction_angle_deg(found.direction[white], truth.direction[white])
+    difference = found.fa - truth.fa
+    return Errors(
+        fa=float(np.sqrt(np.mean(difference**2))),
+        angle_deg=float(np.median(angles)),
+        healpix=float(np.sqrt(np.mean((samples[0] - samples[1]) ** 2))),
+        fa_bias=float(difference.mean()),
+    )
+
+
+def rows(case: Case, denoisers: Sequence[str]) -> Iterator[str]:
+    """Clean a case in every way."""
+    b0 = mean_volume(case.data, find_shells(case.bvals).b0)
+    for method in denoisers:
+        start = time.process_time()
+        verdict = "-"
+        data = case.data
+        if method != "none":
+            denoised = (
+                denoise_mppca(case.data, head_region(b0))
+                if method == "mppca"
+                else denoise_patch2self(case.data, case.bvals, b0_threshold=50)
+            )
+            data = denoised.data
+            judged = judge_residual(denoised, case.brain, case.affine)
+            if judged is not None:
+                verdict = f"{judged.correlation:+.2f} ({judged.noise_correlation:+.2f})"
+        for unring in (False, True) if case.rings else (False,):
+            cleaned = remove_ringing(data, 2) if unring else data
+            seconds = time.process_time() - start
+            errors = compare(case, cleaned)
+            yield (
+                f"| {case.name} | {method} | {'yes' if unring else 'no'} | {errors.fa:.4f} | "
+                f"{errors.fa_bias:+.4f} | {errors.angle_deg:.2f} | {errors.healpix:.4f} | "
+                f"{verdict} | {seconds:.0f} |"
+            )
+
+
+def bias_rows(seed: int) -> Iterator[str]:
+    """Shade a phantom as a receive coil does, and correct it."""
+    case = phantom_case(seed, rings=False)
+    x, y, z = (np.linspace(-1, 1, n) for n in case.data.shape[:3])
+    true = np.exp(0.4 * x[:, None, None] - 0.5 * y[:, None] ** 2 + 0.3 * z)
+    shaded = case.data * true[..., None]
+    start = time.process_time()
+    field = bias_field(mean_volume(shaded, find_shells(case.bvals).b0), case.brain, case.affine)
+    seconds = time.process_time() - start
+    for name, data in (("shaded", shaded), ("N4", shaded / field[..., None])):
+        errors = compare(case, data)
+        left = np.log(true / (field if name == "N4" else 1))[case.brain].std()
+        yield (
+            f"| {seed} | {name} | {100 * left:.1f} % | {errors.fa:.4f} | {errors.angle_deg:.2f} | "
+            f"{errors.healpix:.4f} | {seconds if name == 'N4' else 0:.0f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--real-data", type=Path)
+    parser.add_argument("--scans", nargs="*", default=["philips", "siemens"])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[700, 701])
+    parser.add_argument("--denoisers", nargs="*", default=list(DENOISERS))
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    lines: list[str] = []
+
+    def show(line: str) -> None:
+        lines.append(line)
+        print(line, flush=True)
+
+    show("| data | denoising | unringing | FA, RMS error | FA, mean error | direction, median "
+         "error in degrees | S/b0 on HEALPix, RMS error | residual and edges (noise) | CPU s |\n"
+         "|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for seed in options.seeds:
+        for rings in (False, True):
+            for row in rows(phantom_case(seed, rings=rings), options.denoisers):
+                show(row.replace("| phantom", f"| seed {seed}, phantom", 1))
+    for name in options.scans if options.real_data is not None else ():
+        for row in rows(real_case(options.real_data, name), options.denoisers):
+            show(row)
+    show("\n| seed | bias field | shading left, SD | FA, RMS error | direction, median error | "
+         "S/b0 on HEALPix, RMS error | CPU s |\n|---|---|---|---|---|---|---|")  # fmt: skip
+    for seed in options.seeds:
+        for row in bias_rows(seed):
+            show(row)
+    if options.write:
+        command = "    python benchmarks/cleaning.py --real-data FOLDER"
+        about = __doc__.split("\n\n", 2)[2]
+        head = f"# Cleaning\n\n{command}\n\nCommit {current_commit()}. {about}"
+        write_page(RESULTS / "cleaning.md", "\n".join([head, *lines]))
+
+
+if __name__ == "__main__":
+    main()
