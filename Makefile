@@ -14,10 +14,10 @@ STAMP := $(VENV)/.installed
 UV := $(shell command -v uv 2>/dev/null)
 ifneq ($(UV),)
 CREATE := uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
-INSTALL := VIRTUAL_ENV=$(abspath $(VENV)) uv pip install --quiet $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+INSTALL := VIRTUAL_ENV=$(abspath $(VENV)) uv pip install $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 else
 CREATE := $(PYTHON) -m venv $(VENV)
-INSTALL := $(BIN)/python -m pip install --quiet
+INSTALL := $(BIN)/python -m pip install
 endif
 
 .PHONY: help
@@ -26,7 +26,7 @@ help:  ## Show this list
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0])'
-	@echo "Creating the environment in $(VENV) (about three minutes) ..."
+	@echo "Creating the environment in $(VENV): about 150 packages, three minutes ..."
 	@$(CREATE)
 	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@touch $@
@@ -51,12 +51,27 @@ test-slow: $(STAMP)  ## Run the tests that need minutes
 what-happens: $(STAMP)  ## Write docs/what_happens_when.md
 	@PYTHONPATH=tests PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/what_happens.py
 
+.PHONY: boutiques
+boutiques: $(STAMP)  ## Write containers/boutiques.json
+	@$(BIN)/python -m bids_gevnet.cli.boutiques > containers/boutiques.json
+
 .PHONY: lint
-lint: $(STAMP)  ## Check style, types and layers
+lint: $(STAMP)  ## Check style, types, layers and safety
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(MAKE) --silent types
+
+.PHONY: types
+types: $(STAMP)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/bandit --quiet --recursive bids_gevnet workflows
+
+.PHONY: docs
+docs: $(STAMP)  ## Build the documentation into docs/_build
+	@$(INSTALL) --constraint constraints.txt --editable '.[dev,docs]'
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
 
 # Each really builds and runs; where a machine cannot, they say "skipped: why" and fail with 77.
 .PHONY: check-container
@@ -78,4 +93,4 @@ lock: $(STAMP)  ## Pin the image's packages by hash
 
 .PHONY: clean
 clean:  ## Remove the environment, caches and the demo
-	rm -rf $(VENV) $(DEMO) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(DEMO) docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

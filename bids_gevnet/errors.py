@@ -8,8 +8,10 @@ failed while others may go on, 70 for a workflow that could not be built.
 import errno
 import os
 import signal
+from collections.abc import Iterable
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NAMED = 8  # people named in an error before "and n more"
 _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -23,6 +25,17 @@ def printable(text: str) -> str:
     'sub-?[31m01 '
     """
     return "".join(char if char.isprintable() else " " if char.isspace() else "?" for char in text)
+
+
+def name_people(names: Iterable[str]) -> str:
+    """List people, the first few by name.
+
+    >>> name_people(["sub-02", "sub-01"])
+    'sub-01, sub-02'
+    """
+    listed = sorted(set(names))
+    more = len(listed) - _NAMED
+    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class BidsGevnetError(Exception):

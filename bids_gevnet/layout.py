@@ -73,6 +73,21 @@ class OutputLayout:
         return self.root / "group_metrics.json"
 
     @property
+    def headline_table(self) -> Path:
+        """What every task found, in a sentence and a line of numbers."""
+        return self.root / "group_headline.tsv"
+
+    @property
+    def quality_table(self) -> Path:
+        """Every scan with what is known of it, for the page of their quality."""
+        return self.root / "group_qc.tsv"
+
+    @property
+    def quality_report(self) -> Path:
+        """The page of `--qc-only`, to look at all scans and rate them."""
+        return self.root / "group_qc.html"
+
+    @property
     def group_report(self) -> Path:
         """The report of the group level."""
         return self.root / "group_report.html"

@@ -10,6 +10,7 @@ import dataclasses
 import difflib
 import math
 import os
+import re
 import tomllib
 import types
 import typing
@@ -21,19 +22,33 @@ from bids_gevnet.errors import InputError
 
 AnalysisLevel = Literal["participant", "group"]
 Correction = Literal["auto", "eddy", "model", "ants", "none"]
+Denoise = Literal["auto", "mppca", "patch2self", "none"]
+Unring = Literal["auto", "on", "none"]
+BiasCorrect = Literal["auto", "on", "none"]
 Masking = Literal["auto", "bet", "otsu"]
 Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Classes = Literal["pairs", "all"]
+Protocol = Literal["default", "paper"]
+ShellChoice = tuple[float, ...] | Literal["all"] | None
+"""b-values in s/mm² of the shells on the sphere, all that a scan has, or None: one near 1000."""
 
 LARGEST_FILE = 1 << 20
 """Bytes of a settings file; one with every setting has two thousand."""
+ALL_SHELLS: Literal["all"] = "all"
+"""What ``--shell`` calls every shell of a scan."""
 B0_THRESHOLD = 50.0
 """Largest b-value of a b0, in s/mm², unless the user gives another."""
 DEFAULT_NETWORK = "ckn2+gevnet"
 """The paper's best: shown and explained first where several networks are compared."""
 DEFAULT_STRIDES = (2, 1, 2, 1)
 """Pooling of the kernel network's four layers, as in the paper, unless the user gives another."""
+
+PAPER_TRAINING: Mapping[str, int | float] = types.MappingProxyType(
+    {"folds": 5, "epochs": 15, "samples_per_class": 400, "learning_rate": 1e-5}
+)
+"""What the paper states of its training on scans and ``--protocol`` decides. Adam, weight decay
+and mixup are the same in both protocols; the paper gives neither batch size nor rate of decay."""
 
 
 def available_cpus() -> int:
@@ -61,6 +76,8 @@ class SelectionSettings:
     bids_filter_file: Path | None = None
     bids_database_dir: Path | None = None
     skip_bids_validation: bool = False
+    derivatives: tuple[str, ...] = ()
+    mask_derivatives: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +126,13 @@ class ExecutionSettings:
 class PreprocessingSettings:
     """From the scan to spherical samples in MNI space."""
 
+    denoise: Denoise = "auto"
+    unring: Unring = "auto"
+    bias_correct: BiasCorrect = "auto"
     correction: Correction = "auto"
+    use_syn_sdc: bool = False
     masking: Masking = "auto"
-    shell: float | None = None
+    shell: ShellChoice = None
     b0_threshold: float = B0_THRESHOLD
     output_resolution: float = 2.0
     crop_margin: float = 4.0
@@ -120,10 +141,17 @@ class PreprocessingSettings:
     template: Path | None = None
 
     def __post_init__(self) -> None:
+        chosen = self.shell if isinstance(self.shell, tuple) else None
         _require(
-            self.shell is None or self.shell > self.b0_threshold,
+            chosen is None or (bool(chosen) and min(chosen) > self.b0_threshold),
             option="--shell",
-            expected=f"a b-value in s/mm² above the b0 threshold ({self.b0_threshold:g})",
+            expected=f"b-values in s/mm² above the b0 threshold ({self.b0_threshold:g}), or all",
+            found=self.shell,
+        )
+        _require(
+            chosen is None or len(set(chosen)) == len(chosen),
+            option="--shell",
+            expected="every b-value once",
             found=self.shell,
         )
         _require(
@@ -164,6 +192,7 @@ class LearningSettings:
     """Labels, network, training; and the model a new scan is predicted with."""
 
     model: Path | None = None
+    init_model: Path | None = None
     harmonisation: Harmonisation = "rish"
     target: str | None = None
     site: str | None = None
@@ -174,6 +203,7 @@ class LearningSettings:
     strides: tuple[int, ...] = DEFAULT_STRIDES
     folds: int = 5
     leave_site_out: bool | None = None
+    protocol: Protocol = "default"
     epochs: int = 50
     samples_per_class: int = 400
     batch_size: int = 8
@@ -216,6 +246,12 @@ class LearningSettings:
             expected="--harmonisation rish",
             found=self.harmonisation,
         )
+        _require(
+            self.model is None or self.init_model is None,
+            option="--init-model",
+            expected="no --model, with which nothing is trained,",
+            found=str(self.model),
+        )
         count = self.devices.removeprefix("cpu:")
         _require(
             self.devices == "auto" or (count.isdecimal() and int(count) > 0),
@@ -241,7 +277,8 @@ class Settings:
         Parameters
         ----------
         tables : mapping
-            Section name to field name to value; what is missing keeps its default.
+            Section name to field name to value; what is missing keeps its default, or gets what
+            the protocol of the training says.
         source : str
             Where the values come from, for error messages.
         """
@@ -254,7 +291,10 @@ class Settings:
                     found=f"the value {table!r}",
                     remedy=f"put the settings under a line [{name}]",
                 )
-            sections[name] = _section_from_table(type(sections[name]), table, source=source)
+            chosen = PAPER_TRAINING if table.get("protocol") == "paper" else {}
+            sections[name] = _section_from_table(
+                type(sections[name]), {**chosen, **table}, source=source
+            )
         return cls(**sections)
 
     @classmethod
@@ -293,16 +333,44 @@ def absolute_path(path: Path | str, *, start: Path) -> Path:
     return Path(os.path.normpath(start / Path(path).expanduser()))
 
 
+def split_derivatives(text: str) -> tuple[str, Path]:
+    """Split a value of `--derivatives` into the name of a pipeline, if it has one, and a path.
+
+    >>> split_derivatives("qsiprep=/data/derivatives/qsiprep")
+    ('qsiprep', PosixPath('/data/derivatives/qsiprep'))
+    """
+    name, is_named, path = text.partition("=")
+    return (name, Path(path)) if is_named and re.fullmatch(r"[\w-]+", name) else ("", Path(text))
+
+
+def absolute_derivatives(text: str, *, start: Path) -> str:
+    """Make the path in a value of `--derivatives` absolute, counted from a folder."""
+    name, path = split_derivatives(text)
+    absolute = absolute_path(path, start=start)
+    return f"{name}={absolute}" if name else str(absolute)
+
+
+def absolute_template(text: str, *, start: Path) -> str:
+    """Make the path of a template absolute; a bare word that is no file is the name of one."""
+    path = absolute_path(text, start=start)
+    return text if re.fullmatch(r"[A-Za-z0-9]+", text) and not path.exists() else str(path)
+
+
 def read_settings(path: Path) -> dict[str, dict[str, Any]]:
     """Read a settings file, checked; relative paths in it count from the file's own folder."""
     tables = read_toml(path)
     Settings.from_tables(tables, source=str(path))
-    paths = Settings.path_names()
+    paths, start = Settings.path_names(), path.parent
+
+    def absolute(name: str, value: Any) -> Any:
+        if name == "derivatives":
+            return [absolute_derivatives(text, start=start) for text in value]
+        if name == "template":
+            return absolute_template(value, start=start)
+        return str(absolute_path(value, start=start)) if name in paths else value
+
     return {
-        section: {
-            name: str(absolute_path(value, start=path.parent)) if name in paths else value
-            for name, value in table.items()
-        }
+        section: {name: absolute(name, value) for name, value in table.items()}
         for section, table in tables.items()
     }
 
@@ -374,20 +442,38 @@ def _section_from_table(section: type, table: Mapping[str, object], *, source: s
     return section(**values)
 
 
+def _convert_any(value: object, hints: Sequence[Any]) -> object:
+    """Turn a plain value into the first of several types that takes it."""
+    wanted = []
+    for hint in hints:
+        try:
+            return _convert(value, hint)
+        except TypeError as error:
+            wanted.append(str(error))
+    raise TypeError(" or ".join(wanted))
+
+
+def _convert_list(value: object, kind: Any) -> tuple[object, ...]:
+    """Turn a list, or one number where several may stand (shell = 1000), into a tuple."""
+    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        value = [value]
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        words = {str: "a list of words", int: "a list of whole numbers"}
+        raise TypeError(words.get(kind, "a list of numbers"))
+    return tuple(_convert(item, kind) for item in value)
+
+
 def _convert(value: object, hint: Any) -> object:
     """Turn a plain value into the type a field declares; a TypeError names what it wants."""
-    if get_origin(hint) is types.UnionType:
+    if get_origin(hint) in (types.UnionType, typing.Union):
         options = [option for option in get_args(hint) if option is not type(None)]
-        return None if value is None else _convert(value, options[0])
+        return None if value is None else _convert_any(value, options)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise TypeError(f"one of {', '.join(get_args(hint))}")
         return value
     if get_origin(hint) is tuple:
-        kind = get_args(hint)[0]
-        if isinstance(value, str) or not isinstance(value, Sequence):
-            raise TypeError("a list of words" if kind is str else "a list of whole numbers")
-        return tuple(_convert(item, kind) for item in value)
+        return _convert_list(value, get_args(hint)[0])
     if hint is Path:
         return Path(str(_convert(value, str)))
     if hint is float and type(value) is int:

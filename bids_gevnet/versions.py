@@ -1,12 +1,23 @@
 """Versions of everything that decides a result, for model folders and reports."""
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 
 try:
     __version__ = version("bids_gevnet")
 except PackageNotFoundError:  # a source tree that nobody installed
     __version__ = "0+unknown"
+
+
+def code_url() -> str:
+    """Return the address of the source code, as the installed package states it; empty if not."""
+    try:
+        urls = metadata("bids_gevnet").get_all("Project-URL") or []
+    except PackageNotFoundError:
+        return ""
+    named = dict(entry.split(", ", 1) for entry in urls if ", " in entry)
+    return str(named.get("Source") or named.get("Homepage", ""))
+
 
 LIBRARIES = (
     "antspyx",

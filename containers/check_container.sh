@@ -93,6 +93,13 @@ expect 0 "two processes of torchrun inside" "${inside[@]}" torchrun --env BIDS_G
 [ "$(sha256sum <"$model/model.safetensors")" = "$trained" ] || fail "torchrun trained other weights"
 pass "the same weights, byte for byte"
 
+say "the wrapper: the app's own command line, mounts and user filled in"
+expect 0 "relative paths" env --chdir "$scratch" PYTHONPATH="$repo" python3 -m bids_gevnet.cli.docker \
+    --engine podman --image bids_gevnet data wrapped participant "${fast[@]}" --participant-label 001 \
+    --skip-bids-validation
+[ -s "$scratch/wrapped/sub-001.html" ] || fail "no report from the wrapper"
+pass "report written by the wrapper"
+
 say "runs that must fail"
 expect 1 "a participant the model was trained on" "${app[@]}" /data /out participant "${fast[@]}" \
     --skip-bids-validation --participant-label 001 --model /out/models/AD-v-PD/final

@@ -91,8 +91,17 @@ flags = np.zeros((n, image.shape[2]), int)
 flags[-1, :2] = 1
 rows = ['outliers', *(' '.join(map(str, row)) for row in flags)]
 Path(base + '.eddy_outlier_map').write_text('\\n'.join(rows) + '\\n')
-log.open('a').write(json.dumps({'program': name, 'acqp': acqp.tolist(), 'given': given}) + '\\n')
+call = {'program': name, 'acqp': acqp.tolist(), 'index': index.tolist(), 'given': given}
+log.open('a').write(json.dumps(call) + '\\n')
 """
+
+_DIVERGING_EDDY = _EDDY.replace(
+    "nib.save(",
+    "apart = [np.roll(data[..., k], 3 * (k % 3), axis=1) for k in range(n)]\n"
+    "data = np.stack(apart, axis=3)\nnib.save(",
+    1,
+)
+"""An eddy that moves volumes apart instead of together."""
 
 _TOPUP = """
 image = nib.load(given['imain'])
@@ -106,6 +115,8 @@ signs = acqp[:, :3].sum(axis=1)
 require((signs > 0).any() and (signs < 0).any(), 'not opposite')
 nib.save(image, given['iout'] + '.nii.gz')
 nib.save(image, given['out'] + '_fieldcoef.nii.gz')
+field = np.asarray(image.dataobj)[..., 0] * 0.0 + 20  # Hz: a voxel at 50 ms
+nib.save(nib.Nifti1Image(field, image.affine), given['fout'] + '.nii.gz')
 Path(given['out'] + '_movpar.txt').write_text('0\\n')
 log.open('a').write(json.dumps({'program': name, 'acqp': acqp.tolist(), 'given': given}) + '\\n')
 """
@@ -121,6 +132,7 @@ log.open('a').write(json.dumps({'program': name, 'given': sys.argv[1:]}) + '\\n'
 
 _BODIES = {
     "eddy": _EDDY,
+    "diverging eddy": _DIVERGING_EDDY,
     "topup": _TOPUP,
     "bet": _BET,
     "fail": "\nprint('no licence')\nsys.exit(3)\n",
@@ -136,8 +148,8 @@ def write_stub(folder: Path, name: str, kind: str, release: str = "6.0.7") -> Pa
     path = folder / name
     head = _COMMON.format(
         python=sys.executable,
-        known=OPTIONS[release].get(kind, ""),
-        subcommand="diffusion" if kind == "eddy" and release == "coming" else "",
+        known=OPTIONS[release].get(kind.rsplit(maxsplit=1)[-1], ""),
+        subcommand="diffusion" if kind.endswith("eddy") and release == "coming" else "",
     )
     path.write_text(head + _BODIES[kind])
     path.chmod(0o755)

@@ -32,7 +32,9 @@ settings = st.builds(
     ),
     preprocessing=st.builds(
         PreprocessingSettings,
-        shell=st.none() | st.floats(60, 5000),
+        shell=st.none()
+        | st.just("all")
+        | st.lists(st.floats(60, 5000), min_size=1, unique=True).map(tuple),
         output_resolution=st.floats(0.5, 20),
         nside=st.sampled_from([1, 2, 4, 8]),
     ),
@@ -72,6 +74,7 @@ def test_names_are_unique_across_sections():
         ("[preprocessing]\noutput_resolution = nan\n", "a finite number"),
         ("[preprocessing]\noutput_resolution = 0\n", "between 0.5 and 20"),
         ("[preprocessing]\nshell = 20\n", "above the b0 threshold"),
+        ("[preprocessing]\nshell = true\n", "a list of numbers"),
         ("[preprocessing]\nb0_threshold = 900\n", "between 0 and 200"),
         ("[preprocessing]\ncrop_margin = -1\n", "between 0 and 50"),
         ("[preprocessing]\nfallback_total_readout_time = 50\n", "between 0 and 1"),

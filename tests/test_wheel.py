@@ -1,8 +1,10 @@
 """The wheel holds the whole app, workflows included, and runs without the source tree."""
 
+import os
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -43,24 +45,36 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     assert not [name for name in packed if name.startswith(("workflows/", "tests/"))]
 
 
+def test_the_package_index_would_take_the_wheel(wheel):
+    command = [sys.executable, "-m", "twine", "check", "--strict", wheel]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_wheel_runs_from_a_clean_environment(wheel, tmp_path):
     home = tmp_path / "environment"
-    venv.create(home, with_pip=False)
+    venv.create(home, with_pip=True)
     python = home / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel]
+    subprocess.run(install, check=True, capture_output=True)
     (site_packages,) = home.glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site_packages)
     # The libraries come from this environment, by a plain path: .pth files behind it, such
     # as the one of an editable install, are not followed.
     (site_packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
     code = (
         "import bids_gevnet, bids_gevnet.workflows, bids_gevnet.cli.run;"
         "print(bids_gevnet.__file__, bids_gevnet.workflows.__file__)"
     )
-    done = subprocess.run(
-        [python, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
-    assert all(name.startswith(str(home)) for name in done.stdout.split())
-    command = [python, "-m", "bids_gevnet.cli.run", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert done.stdout.startswith("bids_gevnet ")
+    assert all(name.startswith(str(home)) for name in run(python, "-c", code).split())
+    scripts = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["scripts"]
+    assert run(home / "bin" / "bids_gevnet", "--version").startswith("bids_gevnet ")
+    for script in scripts:
+        assert "usage" in run(home / "bin" / script, "--help")

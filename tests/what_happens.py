@@ -2,7 +2,8 @@
 
 The page docs/what_happens_when.md has a row per case: what is wrong, the exit code, the sentence
 that is printed, and what is left in the output folder. The cases are those of the tests, which
-check the same; this only writes them down.
+check the same; this only writes them down. Names of cases as arguments run these and new ones
+alone, and keep the other rows.
 """
 
 import contextlib
@@ -153,19 +154,19 @@ def cell(text: str, folder: Path) -> str:
         text = text.replace(str(path), short)
     text = re.sub(r"\S*/site-packages/", ".../", text)
     text = re.sub(rf"(?:{tempfile.gettempdir()}/)?(crash|error)-[\w.-]+\.txt", r"\1-....txt", text)
-    text = re.sub(r"^\d{4}-\d\d-\d\d [\d:,]+ ", "", text)
+    text = re.sub(r"\b\d{4}-\d\d-\d\d [\d:,]+ ", "", text)
     return re.sub(r"([|<>*_`\\\[\]])", r"\\\1", text)
 
 
-def listed_cases(page: str) -> list[tuple[str, str]]:
-    """Read sections and names of cases back from the page."""
-    cases, section = [], ""
+def listed_rows(page: str) -> dict[tuple[str, str], str]:
+    """Read the rows back from the page, each by the section and the name of its case."""
+    rows, section = {}, ""
     for line in page.splitlines():
         if line.startswith("## "):
             section = line.removeprefix("## ")
         elif line.startswith("| ") and not line.startswith(("| case", "| ---")):
-            cases.append((section, re.sub(r"\\(.)", r"\1", line.split(" | ")[0][2:])))
-    return cases
+            rows[section, re.sub(r"\\(.)", r"\1", line.split(" | ")[0][2:])] = line
+    return rows
 
 
 def write_row(case: Case) -> str:
@@ -177,8 +178,9 @@ def write_row(case: Case) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def write_page() -> None:
-    """Run all cases and write the page."""
+def write_page(only: Sequence[str] = ()) -> None:
+    """Run all cases, or these and new ones, and write the page."""
+    known = listed_rows(PAGE.read_text(encoding="utf-8")) if only else {}
     lines, section = [HEAD], ""
     for case in all_cases():
         if case.section != section:
@@ -190,10 +192,11 @@ def write_page() -> None:
                 "| case | exit code | sentence | left in OUTPUT_DIR |",
             ]
             lines += ["| --- | --- | --- | --- |"]
-        lines.append(write_row(case))
+        row = known.get((case.section, case.name)) if case.name not in only else None
+        lines.append(row or write_row(case))
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text("\n".join(lines).replace("\n\n\n", "\n\n") + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    write_page()
+    write_page(sys.argv[1:])

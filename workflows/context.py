@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bids_gevnet.interfaces.template import TemplateGrid
+from bids_gevnet.interfaces.template_grid import TemplateGrid
 from bids_gevnet.settings import PreprocessingSettings
 from bids_gevnet.workflows.tools import Tools
 

@@ -1,7 +1,10 @@
-"""Build the correction of one run: conform, then eddy, the model-based corrector, ANTs or none."""
+"""Plan the correction of runs, and build that of one by the model-based corrector or ANTs.
+
+FSL's eddy, which takes all runs of a scan at once, is in `bids_gevnet.workflows.eddy`.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +18,30 @@ from bids_gevnet.dwi.shells import MIN_DIRECTIONS, find_shells
 from bids_gevnet.facts import CorrectionMethod, Susceptibility
 from bids_gevnet.interfaces.conform import Conform
 from bids_gevnet.interfaces.correction import CorrectSeries
-from bids_gevnet.interfaces.fsl import Eddy, Topup
-from bids_gevnet.interfaces.masking import MaskB0s, MaskBrain
 from bids_gevnet.interfaces.motion import EstimateMotion
 from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.workflows.cleaning import connect_cleaning
 from bids_gevnet.workflows.context import ScanContext
 from bids_gevnet.workflows.tools import Tools
+
+CORRECTED_FIELDS = (
+    "image",
+    "gradients",
+    "transforms",
+    "confounds",
+    "conform_facts",
+    "correction_facts",
+    "old_to_new",
+    "noise",
+    "residual",
+    "noise_facts",
+)
+"""What the correction of a run hands on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OppositeImage:
-    """An image with the opposite phase encoding: a field map, or another run.
+    """An image with the opposite phase encoding, or possibly so: a field map, or another run.
 
     Attributes
     ----------
@@ -36,12 +52,15 @@ class OppositeImage:
         Its sidecar.
     direction : str
         Its phase encoding.
+    certain : bool
+        Whether it is known to be opposite; otherwise equal and opposite are tried.
     """
 
     image: Path
     bval: str
     metadata: Mapping[str, Any]
     direction: str
+    certain: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +77,10 @@ class CorrectionPlan:
         Whether eddy currents will be estimated.
     opposite : tuple of OppositeImage
     susceptibility : str
-        "corrected" if a field will be estimated, else why not.
+        "corrected" if a field will be estimated, "to_be_tried" if the images have to tell whether
+        one can be, else why not.
+    field_from_t1w : bool
+        Whether it will be estimated from the T1w.
     """
 
     run: DiffusionRun
@@ -67,24 +89,40 @@ class CorrectionPlan:
     eddy_currents: bool
     opposite: tuple[OppositeImage, ...]
     susceptibility: Susceptibility
+    field_from_t1w: bool = False
 
 
-def plan_correction(
-    run: DiffusionRun,
+def plan_corrections(
+    runs: Sequence[DiffusionRun],
     siblings: Sequence[DiffusionRun],
     settings: PreprocessingSettings,
     tools: Tools,
-) -> CorrectionPlan:
-    """Decide how to correct a run.
+) -> tuple[CorrectionPlan, ...]:
+    """Decide how to correct the runs of a scan.
 
     Parameters
     ----------
-    run : DiffusionRun
+    runs : sequence of DiffusionRun
+        Of the scan.
     siblings : sequence of DiffusionRun
         All runs of the session; those with the opposite encoding show the distortion.
     settings : PreprocessingSettings
     tools : Tools
     """
+    plans = tuple(_plan_run(run, siblings, settings, tools) for run in runs)
+    if tools.correction == "eddy" and any(p.susceptibility == "corrected" for p in plans):
+        # One call of eddy corrects all of them, and a field in Hz holds for any encoding.
+        return tuple(replace(plan, susceptibility="corrected") for plan in plans)
+    return plans
+
+
+def _plan_run(
+    run: DiffusionRun,
+    siblings: Sequence[DiffusionRun],
+    settings: PreprocessingSettings,
+    tools: Tools,
+) -> CorrectionPlan:
+    """Decide how to correct a run, whatever the others of its scan need."""
     method, reason = tools.correction, ""
     too_few = _too_few_directions(run, settings) if method == "model" else ""
     if too_few and settings.correction == "auto":
@@ -93,12 +131,16 @@ def plan_correction(
     susceptibility: Susceptibility = "corrected"
     if method not in {"eddy", "model"}:
         susceptibility = "not_supported"
-    elif run.encoding.is_guess:
-        susceptibility = "unknown_direction"
     elif not opposite:
-        susceptibility = "no_opposite_b0"
+        from_t1w = settings.use_syn_sdc and method == "model" and run.t1w is not None
+        unknown: Susceptibility = (
+            "unknown_direction" if run.encoding.is_guess else "no_opposite_b0"
+        )
+        susceptibility = "corrected" if from_t1w and not run.encoding.is_guess else unknown
     elif method == "eddy" and tools.topup is None:
         susceptibility = "no_topup"
+    elif not opposite[0].certain:
+        susceptibility = "to_be_tried"
     return CorrectionPlan(
         run=run,
         method=method,
@@ -106,6 +148,7 @@ def plan_correction(
         eddy_currents=method in {"eddy", "model"} and not too_few,
         opposite=opposite,
         susceptibility=susceptibility,
+        field_from_t1w=susceptibility == "corrected" and not opposite,
     )
 
 
@@ -124,10 +167,24 @@ def _too_few_directions(run: DiffusionRun, settings: PreprocessingSettings) -> s
 def _opposite_images(
     run: DiffusionRun, siblings: Sequence[DiffusionRun]
 ) -> tuple[OppositeImage, ...]:
-    """Find the images of the session that are known to have the opposite phase encoding."""
+    """Find the images of the session with the opposite phase encoding.
+
+    Where none is known to be, those that may be: with the same axis, and a sign nobody tells. An
+    axis that nobody tells is not tried: a field along a wrong one explains too much.
+    """
     others: list[DiffusionRun | FieldmapRun] = [
         *run.fieldmaps,
         *(sibling for sibling in siblings if sibling != run),
+    ]
+    relations = [(other, relate(run.encoding, other.encoding)) for other in others]
+    known = [other for other, relation in relations if relation is Relation.OPPOSITE]
+    axis = run.encoding.direction[0]
+    possible = [
+        other
+        for other, relation in relations
+        if relation is Relation.UNKNOWN
+        and other.encoding.direction[0] == axis
+        and not (run.encoding.axis_is_guess or other.encoding.axis_is_guess)
     ]
     return tuple(
         OppositeImage(
@@ -135,9 +192,9 @@ def _opposite_images(
             bval=str(other.bval) if isinstance(other, DiffusionRun) else "",
             metadata=other.metadata,
             direction=other.encoding.direction,
+            certain=bool(known),
         )
-        for other in others
-        if relate(run.encoding, other.encoding) is Relation.OPPOSITE
+        for other in known or possible
     )
 
 
@@ -164,29 +221,43 @@ def init_correction_wf(
     Outputs
     -------
     image
-        Series before resampling (model, ANTs, none) or as eddy left it.
+        Series before resampling.
     gradients
         Rotated gradients in world RAS.
     transforms
-        Where volumes belong; not set by eddy, which has resampled already.
+        Where volumes belong.
     confounds, conform_facts, correction_facts, old_to_new
+    noise, residual, noise_facts
+        What denoising removed; not set without it.
     """
     workflow = pe.Workflow(name=name)
-    outputnode = pe.Node(
-        niu.IdentityInterface(
-            fields=[
-                "image",
-                "gradients",
-                "transforms",
-                "confounds",
-                "conform_facts",
-                "correction_facts",
-                "old_to_new",
-            ]
-        ),
-        name="outputnode",
+    outputnode = correction_outputs()
+    conform = conform_node(run, context, mem_gb)
+    workflow.connect(
+        [(conform, outputnode, [("facts", "conform_facts"), ("old_to_new", "old_to_new")])]
     )
-    conform = pe.Node(
+    cleaned = connect_cleaning(workflow, run, context, mem_gb)
+    workflow.connect([
+        (cleaned, outputnode, [
+            ("noise", "noise"),
+            ("residual", "residual"),
+            ("noise_facts", "noise_facts"),
+        ]),
+    ])  # fmt: skip
+    (plan,) = plan_corrections([run], siblings, context.settings, context.tools)
+    connect = _connect_model if plan.method == "model" else _connect_rigid
+    connect(workflow, plan, context, mem_gb)
+    return workflow
+
+
+def correction_outputs() -> pe.Node:
+    """Return the node that holds what any correction leaves."""
+    return pe.Node(niu.IdentityInterface(fields=list(CORRECTED_FIELDS)), name="outputnode")
+
+
+def conform_node(run: DiffusionRun, context: ScanContext, mem_gb: float) -> pe.Node:
+    """Return the node that puts the axes of a run in RAS order."""
+    return pe.Node(
         Conform(
             image=str(run.image),
             bval=str(run.bval),
@@ -196,25 +267,13 @@ def init_correction_wf(
         name="conform",
         mem_gb=2 * mem_gb,
     )
-    workflow.connect(
-        [(conform, outputnode, [("facts", "conform_facts"), ("old_to_new", "old_to_new")])]
-    )
-    plan = plan_correction(run, siblings, context.settings, context.tools)
-    connect = {
-        "eddy": _connect_eddy,
-        "model": _connect_model,
-        "ants": _connect_rigid,
-        "none": _connect_rigid,
-    }[plan.method]
-    connect(workflow, plan, context, mem_gb)
-    return workflow
 
 
 def _connect_rigid(
     workflow: pe.Workflow, plan: CorrectionPlan, context: ScanContext, mem_gb: float
 ) -> None:
     """Register every volume rigidly, or leave it where it is."""
-    conform, outputnode = (workflow.get_node(name) for name in ("conform", "outputnode"))
+    cleaned, outputnode = (workflow.get_node(name) for name in ("cleaned", "outputnode"))
     motion = pe.Node(
         EstimateMotion(
             b0_threshold=context.settings.b0_threshold,
@@ -227,8 +286,8 @@ def _connect_rigid(
         mem_gb=2 * mem_gb,
     )
     workflow.connect([
-        (conform, motion, [("image", "image"), ("gradients", "gradients")]),
-        (conform, outputnode, [("image", "image")]),
+        (cleaned, motion, [("image", "image"), ("gradients", "gradients")]),
+        (cleaned, outputnode, [("image", "image")]),
         (motion, outputnode, [
             ("gradients", "gradients"),
             ("transforms", "transforms"),
@@ -243,7 +302,7 @@ def _connect_model(
 ) -> None:
     """Correct with our own model, and with the b0s of the opposite phase encoding there are."""
     run, fallback_s = plan.run, context.settings.fallback_total_readout_time
-    conform, outputnode = (workflow.get_node(name) for name in ("conform", "outputnode"))
+    cleaned, outputnode = (workflow.get_node(name) for name in ("cleaned", "outputnode"))
     readout = readout_time(run.metadata, fallback_s)
     others = [readout_time(image.metadata, fallback_s) for image in plan.opposite]
     unknown = plan.susceptibility == "unknown_direction"
@@ -260,6 +319,8 @@ def _connect_model(
                 readout.seconds if readout.is_dummy or other.is_dummy else other.seconds
                 for other in others
             ],
+            opposite_certain=[image.certain for image in plan.opposite],
+            **({"t1w": str(run.t1w)} if plan.field_from_t1w else {}),
             why_no_opposite="unknown_direction" if unknown else "no_opposite_b0",
             b0_threshold=context.settings.b0_threshold,
             num_threads=context.threads,
@@ -269,7 +330,7 @@ def _connect_model(
         mem_gb=1 + 4 * mem_gb,
     )
     workflow.connect([
-        (conform, model, [("image", "image"), ("gradients", "gradients")]),
+        (cleaned, model, [("image", "image"), ("gradients", "gradients")]),
         (model, outputnode, [
             ("image", "image"),
             ("gradients", "gradients"),
@@ -278,82 +339,3 @@ def _connect_model(
             ("facts", "correction_facts"),
         ]),
     ])  # fmt: skip
-
-
-def _connect_eddy(
-    workflow: pe.Workflow, plan: CorrectionPlan, context: ScanContext, mem_gb: float
-) -> None:
-    """Correct with FSL's eddy, after its topup where that can run."""
-    program, run = context.tools.eddy, plan.run
-    assert program is not None
-    conform, outputnode = (workflow.get_node(name) for name in ("conform", "outputnode"))
-    eddy = pe.Node(
-        Eddy(
-            program=str(program.path),
-            uses_gpu=program.uses_gpu,
-            raw_image=str(run.image),
-            direction=run.encoding.direction,
-            readout_s=_readout_s(run.metadata, context),
-            b0_threshold=context.settings.b0_threshold,
-            num_threads=context.threads,
-        ),
-        name="eddy",
-        n_procs=program.threads(context.threads),
-        mem_gb=6 * mem_gb,
-    )
-    workflow.connect([
-        (conform, eddy, [("image", "image"), ("gradients", "gradients")]),
-        (eddy, outputnode, [
-            ("image", "image"),
-            ("gradients", "gradients"),
-            ("confounds", "confounds"),
-            ("facts", "correction_facts"),
-        ]),
-    ])  # fmt: skip
-    if plan.susceptibility == "corrected":
-        topup = _topup_node(plan, context, mem_gb)
-        # eddy works where topup has put the brain, not where the scanner saw it.
-        mask = pe.Node(MaskB0s(), name="rough_mask", mem_gb=1 + mem_gb)
-        workflow.connect([
-            (topup, eddy, [("base", "topup_base")]),
-            (topup, mask, [("unwarped", "image")]),
-        ])  # fmt: skip
-    else:
-        eddy.inputs.why_no_topup = plan.susceptibility
-        mask = pe.Node(
-            MaskBrain(b0_threshold=context.settings.b0_threshold),
-            name="rough_mask",
-            mem_gb=2 * mem_gb,
-        )
-        workflow.connect([(conform, mask, [("image", "image"), ("gradients", "gradients")])])
-    workflow.connect([(mask, eddy, [("mask", "mask")])])
-
-
-def _topup_node(plan: CorrectionPlan, context: ScanContext, mem_gb: float) -> pe.Node:
-    """Estimate the susceptibility field with topup."""
-    run = plan.run
-    first = OppositeImage(
-        image=run.image,
-        bval=str(run.bval),
-        metadata=run.metadata,
-        direction=run.encoding.direction,
-    )
-    images = (first, *plan.opposite)
-    return pe.Node(
-        Topup(
-            program=str(context.tools.topup),
-            images=[str(image.image) for image in images],
-            bvals=[image.bval for image in images],
-            directions=[image.direction for image in images],
-            readout_s=[_readout_s(image.metadata, context) for image in images],
-            b0_threshold=context.settings.b0_threshold,
-            num_threads=context.threads,
-        ),
-        name="topup",
-        n_procs=context.threads,
-        mem_gb=1 + mem_gb,
-    )
-
-
-def _readout_s(metadata: Mapping[str, Any], context: ScanContext) -> float:
-    return readout_time(metadata, context.settings.fallback_total_readout_time).seconds

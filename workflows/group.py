@@ -1,7 +1,8 @@
 """The group level: cohort, store and split; a branch per model; then what all models say together.
 
     cohort -> store (per scan) -> split -> [harmonise -> train -> test] per fold, left-out site and
-    final model -> collect -> evaluate -> report, with saliency and refit beside evaluate
+    final model -> collect -> evaluate -> cards and report, with saliency and refit beside
+    evaluate
 
 Which models there are follows from the cohort, which is read when the workflow is built
 (`bids_gevnet.learn.train.planning.plan_study`). Any Nipype plugin runs the graph; branches do not
@@ -30,11 +31,18 @@ from bids_gevnet.interfaces.study import (
     StoreScan,
     TestModel,
     TrainModel,
+    WriteModelCards,
 )
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.learn.cohort.members import Cohort
 from bids_gevnet.learn.evaluate.saliency_maps import explained_network
-from bids_gevnet.learn.models.files import damaged_files
+from bids_gevnet.learn.models.files import (
+    MODEL_CARD,
+    WEIGHTS,
+    damaged_files,
+    has_changed_text,
+    read_card,
+)
 from bids_gevnet.learn.train.outputs import HELD_OUT
 from bids_gevnet.learn.train.planning import PlannedModel, StudyPlan
 from bids_gevnet.learn.train.torchrun import Devices
@@ -51,6 +59,7 @@ GROUP_STAGES: Mapping[str, str] = {
     "evaluate": "evaluation",
     "saliency": "saliency",
     "refit": "leakage check",
+    "cards": "model cards",
     "report": "report",
 }
 """Names of nodes, as a person would call them."""
@@ -145,6 +154,14 @@ def init_group_wf(study: StudyContext) -> pe.Workflow:
         overwrite=(missing or not study.output.metrics_file.is_file()) or None,
         mem_gb=1.0,
     )
+    described = all(
+        _is_described(study.output.models / model.folder)
+        for model in study.plan.models
+        if model.split.fold is None
+    )
+    cards = pe.Node(
+        WriteModelCards(output_dir=output_dir), name="cards", overwrite=not described or None
+    )
     report = _report_node(study)
     workflow.connect([
         (prepare, collect, [
@@ -154,6 +171,8 @@ def init_group_wf(study: StudyContext) -> pe.Workflow:
         (gather_scores, collect, [("out", "scores")]),
         (gather_weights, collect, [("out", "weights")]),
         (collect, evaluate, [("predictions", "predictions"), ("about", "about")]),
+        (gather_weights, cards, [("out", "weights")]),
+        (evaluate, cards, [("metrics", "metrics")]),
         (evaluate, report, [("metrics", "metrics")]),
     ])  # fmt: skip
     _connect_explanations(workflow, study, dict(zip(study.plan.models, models, strict=True)))
@@ -197,6 +216,7 @@ def init_prepare_wf(study: StudyContext) -> pe.Workflow:
             folds=learning.folds,
             selection=study.deciding_selection,
             left_out=[f"{entry.scan}: {entry.reason}" for entry in study.cohort.left_out],
+            init_model=str(learning.init_model or ""),
         ),
         name="cohort",
         run_without_submitting=True,
@@ -214,6 +234,7 @@ def init_prepare_wf(study: StudyContext) -> pe.Workflow:
             models=[str(model.folder) for model in study.plan.models],
             output_dir=str(study.output.root),
             work_dir=str(study.work.root),
+            **_start(study),
         ),
         name="split",
         overwrite=not study.work.jobs_file.is_file() or None,
@@ -384,6 +405,20 @@ def _report_node(study: StudyContext) -> pe.Node:
         n_procs=study.settings.execution.processes,
         mem_gb=4.0,
     )
+
+
+def _start(study: StudyContext) -> dict[str, str]:
+    """Name the weights that training starts from, if there are any."""
+    model = study.settings.learning.init_model
+    return {} if model is None else {"init_weights": str(model / WEIGHTS)}
+
+
+def _is_described(folder: Path) -> bool:
+    """Whether a final model has its card for people, as it was written."""
+    try:
+        return MODEL_CARD in read_card(folder).files and not has_changed_text(folder)
+    except InputError:
+        return False
 
 
 def _is_intact(folder: Path) -> bool:

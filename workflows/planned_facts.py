@@ -11,12 +11,14 @@ from bids_gevnet.bids.gradient_files import read_bval
 from bids_gevnet.bids.images import read_voxel_mm
 from bids_gevnet.bids.records import DiffusionRun
 from bids_gevnet.bids.scans import Scan
+from bids_gevnet.bids.templates import template_label
 from bids_gevnet.dwi.coherence import COARSEST_MM
 from bids_gevnet.dwi.phase_encoding import readout_time
-from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.dwi.shells import Shells, choose_shells, find_shells
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import (
     AcquisitionFacts,
+    BiasFacts,
     CorrectionFacts,
     GradientCheck,
     JoinFacts,
@@ -26,13 +28,16 @@ from bids_gevnet.facts import (
     RegistrationFacts,
     ScanFacts,
     ScannerFacts,
+    SourceFacts,
     SphereFacts,
+    TensorFacts,
     ToolFacts,
 )
 from bids_gevnet.interfaces.sphere import sampling_facts
-from bids_gevnet.interfaces.template import template_label
+from bids_gevnet.interfaces.tensor import tensor_facts
 from bids_gevnet.settings import PreprocessingSettings
-from bids_gevnet.workflows.correction import plan_correction
+from bids_gevnet.workflows.cleaning_plan import plan_cleaning
+from bids_gevnet.workflows.correction import CorrectionPlan, plan_corrections
 from bids_gevnet.workflows.tools import Tools
 
 
@@ -40,7 +45,12 @@ def early_facts(scan: Scan, settings: PreprocessingSettings, tools: Tools) -> Sc
     """State how a scan was acquired and every fallback its metadata make necessary."""
     return ScanFacts(
         name=scan.name,
+        source=_source(scan, _template(settings)),
         acquisition=tuple(_acquisition(run, settings) for run in scan.runs),
+        cleaning=tuple(plan_cleaning(run, settings) for run in scan.runs),
+        bias=BiasFacts()
+        if scan.runs[0].preprocessed
+        else BiasFacts(corrected=settings.bias_correct == "on"),
         tools=ToolFacts(
             correction=tools.correction,
             masking=tools.masking,
@@ -70,17 +80,21 @@ def planned_facts(
         Network of the model to predict with; empty without a model.
     """
     first = scan.runs[0]
-    template = settings.template
+    template = _template(settings)
+    known = first.preprocessed and first.preprocessed.transform_to(template)
     return replace(
         early_facts(scan, settings, tools),
-        correction=tuple(_correction(run, siblings, settings, tools) for run in scan.runs),
+        correction=_corrections(scan, siblings, settings, tools),
         join=JoinFacts(runs=len(scan.runs)),
-        mask=MaskFacts(method=tools.masking),
+        mask=MaskFacts(method=tools.masking, refined=tools.masking == "otsu")
+        if first.mask is None
+        else MaskFacts(method="given", source=first.mask.name),
         registration=RegistrationFacts(
-            source="b0" if first.t1w is None else "T1w",
-            template=DEFAULT_TEMPLATE if template is None else template_label(template),
+            source="transform" if known else "b0" if first.t1w is None else "T1w",
+            template=template,
         ),
-        sphere=_sphere(scan, settings),
+        sphere=planned_sphere(scan, settings),
+        tensor=_tensor(scan, settings),
         quality=QualityFacts(
             gradient_checks=tuple(
                 GradientCheck(
@@ -95,7 +109,43 @@ def planned_facts(
     )
 
 
+def _template(settings: PreprocessingSettings) -> str:
+    """Label of the template that was asked for."""
+    return DEFAULT_TEMPLATE if settings.template is None else template_label(settings.template)
+
+
+def _source(scan: Scan, template: str) -> SourceFacts:
+    """Say which pipeline has preprocessed a scan, and what is taken from it."""
+    taken_from = scan.runs[0].preprocessed
+    if taken_from is None:
+        return SourceFacts()
+    taken = {
+        "the corrected series and its gradients": taken_from.image,
+        "the brain mask": taken_from.mask if scan.runs[0].mask == taken_from.mask else None,
+        f"the transform to {taken_from.template}": taken_from.transform_to(template),
+        "the motion of each volume": taken_from.confounds or taken_from.eddy_base,
+        "its quality figures": taken_from.quality or None,
+    }
+    return SourceFacts(
+        pipeline=taken_from.dataset.pipeline,
+        title=taken_from.dataset.title,
+        version=taken_from.dataset.version,
+        image=taken_from.relative_image,
+        bvec_axes=taken_from.bvec_axes,
+        taken=tuple(phrase for phrase, path in taken.items() if path is not None),
+        measures=taken_from.quality,
+        report=taken_from.report.name if taken_from.report else "",
+    )
+
+
 def _acquisition(run: DiffusionRun, settings: PreprocessingSettings) -> AcquisitionFacts:
+    if run.preprocessed is not None:  # its distortions are corrected, so nobody asks for more
+        return AcquisitionFacts(
+            name=run.name,
+            scanner=_scanner(run.metadata),
+            t1w=run.t1w.name if run.t1w else "",
+            notes=run.notes,
+        )
     encoding = run.encoding
     readout = readout_time(run.metadata, settings.fallback_total_readout_time)
     # Only the words of the source tell a stated time from an estimated or given one.
@@ -127,27 +177,49 @@ def _scanner(metadata: Any) -> ScannerFacts:
     )
 
 
-def _correction(
-    run: DiffusionRun,
+def _corrections(
+    scan: Scan,
     siblings: Sequence[DiffusionRun],
     settings: PreprocessingSettings,
     tools: Tools,
-) -> CorrectionFacts:
-    plan = plan_correction(run, siblings, settings, tools)
+) -> tuple[CorrectionFacts, ...]:
+    plans = plan_corrections(scan.runs, siblings, settings, tools)
+    return tuple(
+        _correction(plan, tools)
+        if run.preprocessed is None
+        else CorrectionFacts(method="preprocessed", program=str(run.preprocessed.dataset))
+        for run, plan in zip(scan.runs, plans, strict=True)
+    )
+
+
+def _correction(plan: CorrectionPlan, tools: Tools) -> CorrectionFacts:
     return CorrectionFacts(
         method=plan.method,
         program=tools.eddy.path.name if tools.eddy and plan.method == "eddy" else "",
         note=plan.reason,
         eddy_currents=plan.eddy_currents,
         susceptibility=plan.susceptibility,
+        field_from_t1w=plan.field_from_t1w,
     )
 
 
-def _sphere(scan: Scan, settings: PreprocessingSettings) -> SphereFacts:
+def _shells(scan: Scan, settings: PreprocessingSettings) -> Shells:
     bvals = np.concatenate([read_bval(run.bval) for run in scan.runs])
-    shells = find_shells(bvals, b0_threshold=settings.b0_threshold)
+    return find_shells(bvals, b0_threshold=settings.b0_threshold)
+
+
+def _tensor(scan: Scan, settings: PreprocessingSettings) -> TensorFacts:
     try:
-        shell = choose_shell(shells, settings.shell)
+        return tensor_facts(_shells(scan, settings))
+    except ParticipantError:  # as below
+        return TensorFacts()
+
+
+def planned_sphere(scan: Scan, settings: PreprocessingSettings) -> SphereFacts:
+    """State which shells of a scan go on the sphere; nothing if it has none that fit."""
+    shells = _shells(scan, settings)
+    try:
+        chosen = choose_shells(shells, settings.shell)
     except ParticipantError:  # a scan that cannot be sampled must not keep the others waiting
         return SphereFacts()
-    return sampling_facts(shell, shells, settings.nside)
+    return sampling_facts(chosen, shells, settings.nside)

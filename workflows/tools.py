@@ -45,6 +45,12 @@ def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) ->
         raise _missing("bet", "--masking otsu")
     best: CorrectionMethod = "model" if eddy is None else "eddy"
     correction = best if settings.correction == "auto" else settings.correction
+    if settings.use_syn_sdc and correction != "model":
+        raise InputError(
+            expected="--correction model with --use-syn-sdc",
+            found=correction + (" (chosen by auto)" if settings.correction == "auto" else ""),
+            remedy="add --correction model, or leave --use-syn-sdc out",
+        )
     return Tools(
         correction=correction,
         eddy=eddy if correction == "eddy" else None,

@@ -1,4 +1,4 @@
-"""Name every file the app writes, and describe the dataset of derivatives.
+"""Name every file the app writes about a scan.
 
 A derivative's name is the scan's own entities, space and resolution where it is in template
 space, and one of the endings below. No other module spells these endings.
@@ -8,12 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bids_gevnet.bids.writing import write_json, write_text
-from bids_gevnet.versions import __version__
-
-BIDS_VERSION = "1.10.0"
 DEFAULT_TEMPLATE = "MNI152NLin2009aSym"
 
 SERIES = "desc-preproc_dwi.nii.gz"
@@ -22,14 +17,26 @@ SERIES = "desc-preproc_dwi.nii.gz"
 MEAN_B0 = "dwiref.nii.gz"
 """Mean b0 of the corrected series."""
 
+UNCORRECTED = "desc-uncorrected_dwiref.nii.gz"
+"""Mean b0 and mean diffusion-weighted volume before correction, in this order."""
+
 BRAIN_MASK = "desc-brain_mask.nii.gz"
 """Brain mask."""
 
 CONFOUNDS = "desc-confounds_timeseries.tsv"
 """Motion, eddy currents and outlier slices, one row per volume."""
 
+NOISE_MAP = "desc-noise_dwimap.nii.gz"
+"""Standard deviation of the noise as denoising estimated it, in the units of the series."""
+
+RESIDUAL_MAP = "desc-residual_dwimap.nii.gz"
+"""What denoising removed: root mean square over the volumes."""
+
+BIAS_FIELD = "desc-bias_dwimap.nii.gz"
+"""Bias field that the corrected series was divided by; its median in the brain is 1."""
+
 SAMPLES = "desc-healpix_dwi.nii.gz"
-"""S/b0 at the distinct HEALPix points; in template space only."""
+"""A b0 that is 1, then S/b0 at the distinct HEALPix points; in template space only."""
 
 FACTS = "desc-report_facts.json"
 """What happened to a scan (`bids_gevnet.facts.ScanFacts`); written last."""
@@ -42,6 +49,15 @@ def rish_ending(degree: int) -> str:
     'model-sh_param-rish2_dwimap.nii.gz'
     """
     return f"model-sh_param-rish{degree}_dwimap.nii.gz"
+
+
+def tensor_ending(param: str) -> str:
+    """Name a map of the diffusion tensor: fa, md, ad, rd, or dec for the colours of its direction.
+
+    >>> tensor_ending("fa")
+    'model-tensor_param-fa_dwimap.nii.gz'
+    """
+    return f"model-tensor_param-{param}_dwimap.nii.gz"
 
 
 def transform_ending(template: str) -> str:
@@ -72,27 +88,6 @@ def gradient_files(image: Path) -> tuple[Path, Path]:
     """Paths of the bval and bvec files beside a diffusion series."""
     stem = image.name.split(".", 1)[0]
     return image.with_name(f"{stem}.bval"), image.with_name(f"{stem}.bvec")
-
-
-def _bidsignore() -> str:
-    """List what BIDS has no name for yet, and what is no part of the derivatives.
-
-    Gradient files of derivatives are in the specification but not in the validator's rules.
-    Folders stand without a slash: with one the validator leaves out their content and still
-    objects to the folder.
-    """
-    series, samples, mean_b0, rish, confounds = (
-        Path(name) for name in (SERIES, SAMPLES, MEAN_B0, "dwimap.nii.gz", CONFOUNDS)
-    )
-    names = [
-        *gradient_files(series),
-        "xfm.txt",
-        *(file for path in (rish, mean_b0, samples, confounds) for file in (path, sidecar(path))),
-        "prediction.tsv",
-        FACTS,
-    ]
-    top = ["*.html", "CITATION.md", "logs", "work", "models", "group_*"]
-    return "".join(f"{line}\n" for line in [*top, *(f"*_{name}" for name in names)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,27 +138,3 @@ class DerivativeNames:
     def predictions(self) -> list[Path]:
         """Tables of predictions that are on disk, whatever their network."""
         return sorted(self.folder.glob(f"{self.prefix}_model-*_prediction.tsv"))
-
-
-def write_description(output_dir: Path, bids_dir: Path, *, container: str | None = None) -> None:
-    """Write dataset_description.json and .bidsignore at the top of the derivatives.
-
-    Parameters
-    ----------
-    output_dir, bids_dir : Path
-    container : str, optional
-        Tag of the image the app runs in.
-    """
-    generated: dict[str, Any] = {"Name": "bids_gevnet", "Version": __version__}
-    if container:
-        generated["Container"] = {"Type": "docker", "Tag": container}
-    description = {
-        "Name": "bids_gevnet: diffusion MRI on the sphere",
-        "BIDSVersion": BIDS_VERSION,
-        "DatasetType": "derivative",
-        "GeneratedBy": [generated],
-        "SourceDatasets": [{"URL": bids_dir.as_uri()}],
-        "DatasetLinks": {"raw": bids_dir.as_uri()},
-    }
-    write_json(output_dir / "dataset_description.json", description)
-    write_text(output_dir / ".bidsignore", _bidsignore())

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bids_gevnet.bids.gradient_files import holds_only_b0
 from bids_gevnet.bids.images import read_header
 from bids_gevnet.bids.indexing import (
@@ -19,16 +17,17 @@ from bids_gevnet.bids.indexing import (
     read_filter_file,
     unreadable_folder,
 )
+from bids_gevnet.bids.masks import OwnMasks
 from bids_gevnet.bids.reading import parse_json
 from bids_gevnet.bids.records import DiffusionRun, FieldmapRun, Participant
-from bids_gevnet.bids.scans import find_scans, run_gradients
+from bids_gevnet.bids.scans import find_scans, run_gradients, scan_shells
 from bids_gevnet.bids.selection import read_selection, require_labels
 from bids_gevnet.bids.series_choice import check_label, check_name, choose_series
 from bids_gevnet.bids.sidecars import Sidecars, split_name
 from bids_gevnet.dwi.phase_encoding import PhaseEncoding, is_direction, phase_encoding
-from bids_gevnet.dwi.shells import choose_shell, find_shells
+from bids_gevnet.dwi.shells import choose_shells
 from bids_gevnet.errors import InputError, ParticipantError, printable
-from bids_gevnet.settings import SelectionSettings
+from bids_gevnet.settings import SelectionSettings, ShellChoice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +44,9 @@ class _Needs:
     """What a participant's files are checked against."""
 
     sidecars: Sidecars
+    masks: OwnMasks
     b0_threshold: float
-    shell: float | None
+    shell: ShellChoice
 
     @property
     def dataset_dir(self) -> Path:
@@ -58,7 +58,7 @@ def find_participants(
     selection: SelectionSettings,
     *,
     b0_threshold: float,
-    shell: float | None = None,
+    shell: ShellChoice = None,
 ) -> tuple[Participant, ...]:
     """Return the participants of a dataset with their diffusion runs, sorted by label.
 
@@ -70,8 +70,9 @@ def find_participants(
         Labels, filters and where to keep pybids' database.
     b0_threshold : float
         Largest b-value in s/mm² that counts as b0.
-    shell : float, optional
-        b-value of the shell that every scan must have.
+    shell : tuple of float, "all" or None
+        b-values of the shells that every scan must have; all that it has; or any one shell
+        that can be put on the sphere.
 
     Raises
     ------
@@ -109,7 +110,12 @@ def find_participants(
         images_by_participant(layout, filters[kind], dataset_dir, sessions=())
         for kind in ("t1w", "fmap")
     )
-    needs = _Needs(sidecars=Sidecars(dataset_dir), b0_threshold=b0_threshold, shell=shell)
+    needs = _Needs(  # nosec B604  # a shell of b-values
+        sidecars=Sidecars(dataset_dir),
+        masks=OwnMasks(selection.mask_derivatives),
+        b0_threshold=b0_threshold,
+        shell=shell,
+    )
     return tuple(
         _guarded_participant(
             label,
@@ -208,13 +214,11 @@ def _participant(label: str, files: _Files, needs: _Needs) -> Participant:
 
 
 def _check_scans(participant: Participant, needs: _Needs) -> Participant:
-    """Check that every scan has the shell to put on the sphere, and say what stays apart."""
+    """Check that every scan has the shells to put on the sphere, and say what stays apart."""
     problems = []
     for scan in find_scans(participant, b0_threshold=needs.b0_threshold):
-        tables = [run_gradients(run, b0_threshold=needs.b0_threshold) for run in scan.runs]
-        bvals = np.concatenate([table.bvals for table in tables])
         try:
-            choose_shell(find_shells(bvals, b0_threshold=needs.b0_threshold), needs.shell)
+            choose_shells(scan_shells(scan, b0_threshold=needs.b0_threshold), needs.shell)
         except ParticipantError as problem:
             problems.append(problem)
     siblings = participant.sessions()
@@ -299,6 +303,7 @@ def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
         fieldmaps=_fieldmaps_for(image, metadata, files.fieldmaps, needs),
         t1w=t1w,
         notes=tuple(notes),
+        mask=needs.masks.find(entities, image),
     )
 
 
@@ -326,6 +331,8 @@ def check_run(run: DiffusionRun, *, b0_threshold: float) -> DiffusionRun:
             found=f"{along!r:.60} for {run.image}",
             remedy="correct the sidecar of the scan, or remove the entry",
         )
+    if run.mask is not None:
+        OwnMasks.check(run.mask)
     table = run_gradients(run, b0_threshold=b0_threshold)
     return replace(run, notes=run.notes + table.notes)
 

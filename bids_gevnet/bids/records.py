@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.bids.preprocessed.record import PreprocessedScan
 from bids_gevnet.dwi.phase_encoding import PhaseEncoding
 from bids_gevnet.errors import ParticipantError
 
@@ -22,7 +23,8 @@ class FieldmapRun:
 class DiffusionRun:
     """One diffusion series with all that is needed to process it.
 
-    `notes` are sentences about what was unusual and could be put right.
+    `notes` are sentences about what was unusual and could be put right; `mask` is a brain mask
+    that somebody else has made; `preprocessed` says who has corrected the series before.
     """
 
     subject: str
@@ -36,17 +38,22 @@ class DiffusionRun:
     fieldmaps: tuple[FieldmapRun, ...] = ()
     t1w: Path | None = None
     notes: tuple[str, ...] = ()
+    mask: Path | None = None
+    preprocessed: PreprocessedScan | None = None
 
     @property
     def name(self) -> str:
-        """File name without suffix and extension: sub-X[_ses-Y][_acq-A][_dir-D][_run-Z]."""
-        return self.image.name.removesuffix("_dwi.nii.gz").removesuffix("_dwi.nii")
+        """What tells the run from others: sub-X[_ses-Y][_acq-A][_dir-D][_run-Z]."""
+        return "_".join(f"{key}-{value}" for key, value in self.entities.items())
 
     @property
-    def relative_image(self) -> str:
-        """Path of the image within the dataset, as BIDS URIs have it."""
+    def uri(self) -> str:
+        """BIDS URI of the image, by the names in DatasetLinks of our dataset_description.json."""
+        if self.preprocessed is not None:
+            dataset = self.preprocessed.dataset
+            return f"bids:{dataset.pipeline}:{self.preprocessed.relative_image}"
         top = self.image.parents[1 if self.session is None else 2]
-        return str(self.image.relative_to(top.parent))
+        return f"bids:raw:{self.image.relative_to(top.parent)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

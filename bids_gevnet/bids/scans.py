@@ -1,9 +1,10 @@
 """Which runs of a session are one scan.
 
-Runs are corrected apart and joined if they lie on one voxel grid and have the same shells;
-otherwise each is a scan of its own. An opposite phase-encoding pair of full series joins like
-any other; a run of unknown phase encoding joins none, because its distortions may differ.
-Another echo or another reconstruction is another image of what was measured, not more of it.
+Runs are joined if they lie on one voxel grid and have the same shells, by eddy before it corrects
+them and after the correction otherwise; other runs are scans of their own. An opposite
+phase-encoding pair of full series joins like any other; a run of unknown phase encoding joins
+none, because its distortions may differ. Another echo or another reconstruction is another image
+of what was measured, not more of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +16,18 @@ from bids_gevnet.bids.gradient_files import GradientTable, read_gradient_table
 from bids_gevnet.bids.images import check_image, read_header, require_series
 from bids_gevnet.bids.records import DiffusionRun, Participant
 from bids_gevnet.dwi.phase_encoding import Relation, relate
-from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.dwi.shells import (
+    Shells,
+    choose_shells,
+    find_shells,
+    same_shells,
+    shared_shells,
+)
+from bids_gevnet.settings import ALL_SHELLS
 
 _GRID_TOLERANCE_MM = 0.1
 """Scanners write the same prescription with rounding errors of this size at most."""
 
-_SHELL_TOLERANCE = 100.0
 _NEVER_JOINED = ("echo", "rec")
 
 
@@ -82,7 +89,9 @@ def run_gradients(run: DiffusionRun, *, b0_threshold: float) -> GradientTable:
 
 def _fit(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: float) -> bool:
     return (
-        relate(first.encoding, second.encoding) is not Relation.UNKNOWN
+        # What a pipeline has left apart stays apart.
+        first.preprocessed is second.preprocessed is None
+        and relate(first.encoding, second.encoding) is not Relation.UNKNOWN
         and all(first.entities.get(key) == second.entities.get(key) for key in _NEVER_JOINED)
         and _same_grid(first, second)
         and _same_shells(first, second, b0_threshold=b0_threshold)
@@ -109,4 +118,26 @@ def _same_shells(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: flo
         ]
         for run in (first, second)
     )
-    return len(one) == len(other) and bool(np.allclose(one, other, rtol=0, atol=_SHELL_TOLERANCE))
+    return same_shells(one, other)
+
+
+def scan_shells(scan: Scan, *, b0_threshold: float) -> Shells:
+    """Sort the volumes of all runs of a scan into b0s and shells."""
+    tables = [run_gradients(run, b0_threshold=b0_threshold) for run in scan.runs]
+    bvals = np.concatenate([table.bvals for table in tables])
+    return find_shells(bvals, b0_threshold=b0_threshold)
+
+
+def require_same_shells(participants: Sequence[Participant], *, b0_threshold: float) -> None:
+    """Refuse scans that differ in their shells: a network needs the same from everybody."""
+    b_values = {
+        scan.name: [
+            shell.b_value
+            for shell in choose_shells(scan_shells(scan, b0_threshold=b0_threshold), ALL_SHELLS)
+        ]
+        for participant in participants
+        if participant.usable
+        for scan in find_scans(participant, b0_threshold=b0_threshold)
+    }
+    if b_values:
+        shared_shells(b_values)

@@ -75,6 +75,13 @@ def check_name(image: Path, dataset_dir: Path) -> None:
     folders = image.relative_to(dataset_dir).parts[:-2]  # sub-X[, ses-Y]
     prefix = "_".join(folders)
     entities, _ = split_name(image)
+    if "desc" in entities:
+        raise ParticipantError(
+            expected=f"raw series in {image.parent}",
+            found=f"{image.name}, which is called as derivatives are",
+            remedy="give the folder of the preprocessed dataset with --derivatives, or move the "
+            "file out of the raw dataset",
+        )
     agrees = image.name.startswith(f"{prefix}_") and ("ses" in entities) == (len(folders) == 2)
     if not agrees or not _IMAGE_NAME.fullmatch(image.name):
         raise ParticipantError(

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-import subprocess
+import subprocess  # nosec B404
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:
     """Run bids-validator-deno on a dataset and return its errors and warnings."""
     command = [_find_validator(), str(dataset_dir), "--format", "json", "--no-color"]
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # nosec B603  # a list of arguments, no shell
             command,
             capture_output=True,
             text=True,

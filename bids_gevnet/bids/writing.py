@@ -27,6 +27,9 @@ from bids_gevnet.errors import explain_disk_error
 _GZIP_LEVEL = 1
 _ATTEMPTS = 100
 
+SCANNER, ALIGNED, MNI152 = 1, 2, 4
+"""NIfTI codes of the world: that of the scanner, of another image, of the MNI152 brain."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -90,6 +93,7 @@ def write_image(
     affine: npt.NDArray[np.float64],
     *,
     scale: float | None = None,
+    code: int = SCANNER,
 ) -> None:
     """Write a NIfTI image, gzipped if its name ends in .gz.
 
@@ -103,6 +107,8 @@ def write_image(
     scale : float, optional
         Store `data` as 16-bit integers in steps of `scale`: half the space of float32 where
         values have a known range.
+    code : int
+        What the world is: SCANNER, ALIGNED or MNI152.
     """
     import nibabel as nib
 
@@ -113,8 +119,8 @@ def write_image(
     elif data.dtype == np.float64:
         data = data.astype(np.float32)
     image = nib.Nifti1Image(data, affine)
-    image.set_qform(affine, code=1)
-    image.set_sform(affine, code=1)
+    image.set_qform(affine, code=code)
+    image.set_sform(affine, code=code)
     image.header.set_xyzt_units("mm", "sec" if data.ndim == 4 else None)
     # nibabel leaves both NaN where nothing is scaled, and FSL multiplies integers by them. They
     # are set after the data, which nibabel would divide by them otherwise.

@@ -143,7 +143,7 @@ def run_workflow(
 
 
 def read_failures(crash_dir: Path, owners: Mapping[str, str]) -> list[Failure]:
-    """Read what failed where from Nipype's crash files.
+    """Read what failed where from Nipype's crash files; what several stages met is told once.
 
     Parameters
     ----------
@@ -151,12 +151,9 @@ def read_failures(crash_dir: Path, owners: Mapping[str, str]) -> list[Failure]:
     owners : mapping
         Name of the workflow of a participant or a model to its name for people.
     """
-    return [
-        Failure(
-            next((owners[name] for name in crash.node if name in owners), ""),
-            crash.stage,
-            crash.message,
-            crash.path,
-        )
-        for crash in read_crashes(crash_dir)
-    ]
+    failures: dict[tuple[str, str], Failure] = {}
+    for crash in read_crashes(crash_dir):
+        owner = next((owners[name] for name in crash.node if name in owners), "")
+        failure = Failure(owner, crash.stage, crash.message, crash.path)
+        failures.setdefault((owner, crash.message), failure)
+    return list(failures.values())

@@ -88,7 +88,20 @@ def _describe(run: DiffusionRun) -> list[Any]:
     maps = [[_size(fieldmap.image), fieldmap.metadata] for fieldmap in run.fieldmaps]
     tables: Sequence[Path] = (run.bval, run.bvec)
     anatomy = None if run.t1w is None else _size(run.t1w)
-    return [_size(run.image), [hash_file(p) for p in tables], run.metadata, maps, anatomy]
+    mask = None if run.mask is None else _size(run.mask)
+    described = [
+        _size(run.image),
+        [hash_file(p) for p in tables],
+        run.metadata,
+        maps,
+        anatomy,
+        mask,
+    ]
+    if run.preprocessed is None:
+        return described
+    scan = run.preprocessed
+    further = [_size(path) for path in (scan.transform, scan.confounds) if path is not None]
+    return [*described, str(scan.dataset), scan.bvec_axes, further, dict(scan.quality)]
 
 
 def _size(path: Path) -> list[Any]:

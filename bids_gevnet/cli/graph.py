@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.errors import WorkflowBuildError
+
 
 def draw_graph(workflow: Any, folder: Path) -> Path:
     """Draw the nodes of a workflow and what flows between them; return the picture's path.
@@ -37,7 +39,12 @@ def _draw_layers(dot: Path, picture: Path) -> None:
     import pydot
 
     graphs = pydot.graph_from_dot_file(str(dot))
-    assert graphs, "Nipype wrote a file that cannot be read"
+    if not graphs:
+        raise WorkflowBuildError(
+            expected="a graph that Nipype drew",
+            found=f"{dot}, which cannot be read",
+            remedy="run without --write-graph",
+        )
     parsed: Any = graphs[0]
     graph = nx.DiGraph((e.get_source(), e.get_destination()) for e in parsed.get_edge_list())
     for layer, names in enumerate(nx.topological_generations(graph)):

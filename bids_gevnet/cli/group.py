@@ -5,11 +5,12 @@ import logging
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bids_gevnet.bids.derivatives import write_description
+from bids_gevnet.bids.description import write_description
 from bids_gevnet.bids.manifest import read_manifest
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
@@ -22,6 +23,10 @@ from bids_gevnet.learn.cohort.left_out import UNREADABLE, LeftOut, name_left_out
 from bids_gevnet.settings import to_toml
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nipype.pipeline.engine import Workflow
+
     from bids_gevnet.learn.cohort.members import Cohort
     from bids_gevnet.learn.train.planning import StudyPlan
     from bids_gevnet.learn.train.torchrun import Devices
@@ -40,10 +45,20 @@ _REMEDIES = {
 
 
 def run_group_level(request: Request) -> int:
-    """Train, test and write models; return the exit code."""
+    """Train, test and write models, or validate a finished one; return the exit code."""
+    if request.settings.learning.model is not None:
+        from bids_gevnet.cli.validation import plan_validation
+        from bids_gevnet.workflows.external import EXTERNAL_STAGES, init_external_wf
+
+        validation = plan_validation(request)
+        with locked(request.output.locks, ["group"]):
+            return _run(request, lambda: init_external_wf(validation), {}, EXTERNAL_STAGES)
     study = plan_group_level(request)
+    from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
+
+    titles = {model.node_name: model.title for model in study.plan.models}
     with locked(request.output.locks, ["group"]):
-        return _run(request, study)
+        return _run(request, lambda: init_group_wf(study), titles, GROUP_STAGES)
 
 
 def plan_group_level(request: Request) -> "StudyContext":
@@ -68,6 +83,24 @@ def plan_group_level(request: Request) -> "StudyContext":
 
 def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
     """Read who is studied, plan what is trained, and choose what trains it; write nothing."""
+    from bids_gevnet.dwi.shells import require_shells
+    from bids_gevnet.learn.train.planning import plan_study
+    from bids_gevnet.learn.train.torchrun import Devices
+
+    execution, learning = request.settings.execution, request.settings.learning
+    cohort = read_labelled(request, folds=learning.folds)
+    if learning.init_model is not None:
+        from bids_gevnet.learn.models.newcomers import choose_newcomers
+
+        cohort = choose_newcomers(cohort, learning.init_model, folds=learning.folds)
+    require_shells(cohort.b_values, request.settings.preprocessing.shell)
+    plan = plan_study(cohort, learning, seed=execution.random_seed)
+    refuse_damaged(request, cohort)
+    return cohort, plan, Devices.choose(learning, execution)
+
+
+def read_labelled(request: Request, *, folds: int) -> "Cohort":
+    """Read the labelled scans of the participant level; every class needs `folds` people."""
     if not request.output_dir.is_dir():
         raise InputError(
             expected="the OUTPUT_DIR of the participant level",
@@ -75,25 +108,20 @@ def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
             remedy=f"run bids_gevnet {request.bids_dir} {request.output_dir} participant first",
         )
     from bids_gevnet.learn.cohort.members import read_cohort
-    from bids_gevnet.learn.train.planning import plan_study
-    from bids_gevnet.learn.train.torchrun import Devices
 
-    execution, learning = request.settings.execution, request.settings.learning
-    cohort = read_cohort(
+    learning = request.settings.learning
+    return read_cohort(
         request.output_dir,
         request.bids_dir,
         target=learning.target,
         site=learning.site,
         covariates=learning.covariates,
-        folds=learning.folds,
+        folds=folds,
         selection=request.settings.selection,
     )
-    plan = plan_study(cohort, learning, seed=execution.random_seed)
-    _refuse_damaged(request, cohort)
-    return cohort, plan, Devices.choose(learning, execution)
 
 
-def _refuse_damaged(request: Request, cohort: "Cohort") -> None:
+def refuse_damaged(request: Request, cohort: "Cohort") -> None:
     """Refuse samples and masks that are no longer what the participant level wrote."""
     images = {path for row in cohort.rows for path in (row.image, row.mask)}
     unusable = {e.participant for e in cohort.left_out if e.reason == UNREADABLE}
@@ -115,7 +143,13 @@ def _refuse_damaged(request: Request, cohort: "Cohort") -> None:
         )
 
 
-def _run(request: Request, study: "StudyContext") -> int:
+def _run(
+    request: Request,
+    build: "Callable[[], Workflow]",
+    titles: Mapping[str, str],
+    stages: Mapping[str, str],
+) -> int:
+    """Run the graph that `build` draws; branches and nodes are called as the mappings say."""
     from bids_gevnet.cli.execute import (
         choose_plugin,
         configure,
@@ -125,13 +159,12 @@ def _run(request: Request, study: "StudyContext") -> int:
     )
     from bids_gevnet.cli.graph import draw_graph
     from bids_gevnet.cli.progress import WorkflowProgress
-    from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
 
     execution = request.settings.execution
     open_log_file(request.output, "group")
     write_description(request.output_dir, request.bids_dir)
     write_text(request.output.settings_file("group"), to_toml(request.settings))
-    workflow = init_group_wf(study)
+    workflow = build()
     discard_damaged_stages(request.work.nodes("group"))
     crash_dir = make_crash_dir(request.work)
     configure(workflow, execution, crash_dir=crash_dir)
@@ -139,8 +172,7 @@ def _run(request: Request, study: "StudyContext") -> int:
         print(draw_graph(workflow, request.output.logs))
     started = _now()
     _log_run(request, started, None)
-    titles = {model.node_name: model.title for model in study.plan.models}
-    progress = WorkflowProgress(titles, GROUP_STAGES, total=None)
+    progress = WorkflowProgress(titles, stages, total=None)
     # In this process unless a plugin is asked for: models use all cores one after the other,
     # training shows its own progress, and an interrupt reaches it at once.
     plugin, arguments = choose_plugin(execution) if execution.use_plugin else ("Linear", {})
@@ -184,20 +216,24 @@ def _log_run(request: Request, started: str, finished: str | None) -> None:
 
 
 def summary(output_dir: Path) -> str:
-    """Held-out results for the terminal, at most 79 columns wide."""
+    """Held-out results for the terminal, at most 79 columns wide, the headlines last."""
     metrics = json.loads((output_dir / "group_metrics.json").read_text(encoding="utf-8"))
     lines: list[str] = []
     for task in metrics["tasks"]:
         lines += [*_task_lines(task), ""]
     left_out = [entry for entry in metrics["leave_site_out"] if entry["run"]]
-    if not left_out:
+    if not left_out and "external" not in metrics:
         lines += _wrapped("No site was left out: ", _why_no_site(metrics))
     lines += _left_out_lines(metrics)
     for text in metrics["warnings"]:
         lines += _wrapped("warning: ", printable(text))
-    lines.append(f"Held-out predictions: {output_dir / 'group_predictions.tsv'}")
+    lines.append(f"Predictions of people not trained on: {output_dir / 'group_predictions.tsv'}")
     lines.append(f"All figures: {output_dir / 'group_metrics.json'}")
     lines.append("Research use only; not for diagnosis.")
+    for task in metrics["tasks"]:
+        found = task["headline"]
+        lines += ["", *_wrapped("", printable(found["sentence"]))]
+        lines += [f"  {line}" for line in textwrap.wrap(printable(found["numbers"]), _WIDTH - 2)]
     return "\n".join(lines)
 
 
@@ -213,21 +249,23 @@ def _left_out_lines(metrics: dict[str, Any]) -> list[str]:
 
 def _task_lines(task: dict[str, Any]) -> list[str]:
     """One task: networks with their intervals, what simpler models reach, sites left out."""
+    from bids_gevnet.learn.evaluate.permutation import p_text
+
     head = f"{printable(task['title'])}: {task['n_participants']} participants"
     lines = [_short(head, _WIDTH), f"{'':<{_NAME}}{'balanced accuracy':<21}ROC AUC"]
-    for scheme in ("folds", "leave-site-out"):
+    for scheme in ("folds", "external", "leave-site-out"):
         models = [model for model in task["models"] if scheme in model["schemes"]]
-        if models and scheme != "folds":
+        if models and scheme == "leave-site-out":
             lines.append(" each site by models of the other sites:")
         for model in models:
             scores = model["schemes"][scheme]
             cells = [_cell(scores["pooled"][name]) for name in ("balanced_accuracy", "roc_auc")]
             p = scores["permutation"]["balanced_accuracy"]["p"]
             name = ("  " if model["kind"] == "network" else "    ") + model["title"]
-            end = f"p {p:.4f}" if p is not None and model["kind"] == "network" else ""
+            end = p_text(p) if p is not None and model["kind"] == "network" else ""
             lines.append(f"{_short(name, _NAME - 1):<{_NAME}}{cells[0]}{cells[1]}{end}".rstrip())
     lines.append(f"{'  guessing':<{_NAME}}{task['chance']:.2f}{'':<17}0.50")
-    lines.append("  95% intervals; p by exchanging labels within sites, without retraining.")
+    lines.append("  95% intervals; p by exchanging labels within sites, for one model alone.")
     return lines
 
 

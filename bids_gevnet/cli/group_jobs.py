@@ -57,6 +57,12 @@ def _refuse_unusable(request: Request) -> None:
             found=f"{request.level}, {request.action}",
             remedy="give BIDS_DIR OUTPUT_DIR group and the options of the training",
         )
+    if request.settings.learning.model is not None:
+        raise InputError(
+            expected="a study that trains its models",
+            found="--model, with which nothing is trained",
+            remedy="run bids_gevnet itself with --model; it needs one node",
+        )
 
 
 if __name__ == "__main__":

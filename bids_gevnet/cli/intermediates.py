@@ -1,12 +1,28 @@
 """Intermediate files that are no longer what their stage left: the stage runs again."""
 
 import gzip
+import json
 import logging
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
+from bids_gevnet.bids.manifest import hash_file
+from bids_gevnet.bids.writing import write_json
+
+_SEAL = "_sha256.json"
+"""Hash of every file that a stage left. Nipype compares times and sizes, which a disk that turns
+a bit leaves as they are."""
+
 log = logging.getLogger("bids_gevnet")
+
+
+def seal_stage(stage: Path) -> None:
+    """Write the hashes of a stage's files, unless they are those of an earlier run."""
+    seal = stage / _SEAL
+    if not seal.exists():
+        write_json(seal, {path.name: hash_file(path) for path in _results(stage)})
 
 
 def discard_damaged_stages(folder: Path) -> None:
@@ -14,7 +30,7 @@ def discard_damaged_stages(folder: Path) -> None:
 
     Nipype trusts what it finds and stops at a record that it cannot read. A stage is damaged if
     its record does not decompress, and changed if one of its files is newer than its record,
-    which is written last.
+    which is written last, or is not what `seal_stage` found.
     """
     for record in list(folder.rglob("result_*.pklz")):
         stage = record.parent
@@ -32,10 +48,19 @@ def _is_whole(stage: Path, record: Path) -> bool:
                 while stream.read(1 << 20):
                     pass
         written_ns = record.stat().st_mtime_ns
-        return all(
-            path.stat().st_mtime_ns <= written_ns
-            for path in stage.iterdir()
-            if path.is_file() and not path.name.startswith("_")
-        )
-    except (OSError, EOFError, zlib.error):
+        if any(path.stat().st_mtime_ns > written_ns for path in _results(stage)):
+            return False
+        seal = stage / _SEAL
+        hashes = json.loads(seal.read_text(encoding="utf-8")) if seal.exists() else {}
+        return all(hash_file(stage / name) == text for name, text in hashes.items())
+    except (OSError, EOFError, ValueError, AttributeError, zlib.error):
         return False
+
+
+def _results(stage: Path) -> Iterator[Path]:
+    """Files that a stage made; those of Nipype's own that are written last begin with `_`."""
+    return (
+        path
+        for path in sorted(stage.iterdir())
+        if path.is_file() and not path.name.startswith("_")
+    )

@@ -7,6 +7,7 @@ file of `--config-file` can fill it, and `bids_gevnet.settings` the rest.
 import argparse
 import dataclasses
 import difflib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
@@ -15,19 +16,28 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.nn.registry import ALL, find_network, scan_networks
 from bids_gevnet.settings import (
+    ALL_SHELLS,
+    PAPER_TRAINING,
     AnalysisLevel,
+    BiasCorrect,
     Classes,
     Correction,
+    Denoise,
     Harmonisation,
     Masking,
     Precision,
+    Protocol,
     Settings,
+    Unring,
+    absolute_derivatives,
     absolute_path,
+    absolute_template,
     read_settings,
+    split_derivatives,
 )
 from bids_gevnet.versions import __version__
 
-Action = Literal["run", "dry-run", "reports-only", "boilerplate-only"]
+Action = Literal["run", "dry-run", "reports-only", "boilerplate-only", "qc-only"]
 
 _DESCRIPTION = """\
 Learn from diffusion MRI in a way that respects its geometry.
@@ -68,9 +78,14 @@ class Request:
 def parse_request(argv: Sequence[str] | None = None) -> Request:
     """Parse a command line; argparse itself exits with 2 where it cannot."""
     here = Path.cwd()
+    parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     values: dict[str, Any] = {
         name: absolute_path(value, start=here) if isinstance(value, Path) else value
-        for name, value in vars(build_parser().parse_args(argv)).items()
+        for name, value in vars(parser.parse_args(argv)).items()
     }
     bids_dir, output_dir = values.pop("bids_dir"), values.pop("output_dir")
     level = cast("AnalysisLevel", values.pop("analysis_level"))
@@ -78,11 +93,24 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
     config_file = values.pop("config_file", None)
     values.pop("notrack", None)
     tables: dict[str, dict[str, Any]] = {} if config_file is None else read_settings(config_file)
+    if "protocol" in values:  # a choice made now wins over what an earlier run left in its file
+        tables["learning"] = {
+            name: value
+            for name, value in tables.get("learning", {}).items()
+            if name not in PAPER_TRAINING
+        }
+    if "derivatives" in values:
+        values["derivatives"] = [
+            absolute_derivatives(text, start=here) for text in values["derivatives"]
+        ]
+    if "template" in values:
+        values["template"] = absolute_template(values["template"], start=here)
     for name, value in values.items():
         plain = str(value) if isinstance(value, Path) else value
         tables.setdefault(_section_of(name), {})[name] = plain
-    settings = Settings.from_tables(tables, source="the command line")
+    settings = _with_template_file(Settings.from_tables(tables, source="the command line"))
     _check_folders(bids_dir, output_dir, settings.execution.work_dir)
+    _check_derivatives(output_dir, settings.selection.derivatives)
     if settings.learning.network != ALL:
         find_network(settings.learning.network, classifies_scans=True)
     return Request(
@@ -92,6 +120,20 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
         action=action,
         settings=settings,
     )
+
+
+def _with_template_file(settings: Settings) -> Settings:
+    """Replace the name of a template by its file, so that nobody has to look for it again."""
+    template = settings.preprocessing.template
+    if template is None or template.is_absolute():
+        return settings
+    from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
+    from bids_gevnet.bids.templates import find_template
+
+    name = str(template)
+    path = None if name == DEFAULT_TEMPLATE else find_template(name)
+    preprocessing = dataclasses.replace(settings.preprocessing, template=path)
+    return dataclasses.replace(settings, preprocessing=preprocessing)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -108,6 +150,24 @@ class _Parser(argparse.ArgumentParser):
             and (near := difflib.get_close_matches(word.split("=")[0], known, n=1))
         ]
         super().error("; ".join([message, *hints]))
+
+
+class _Shells(argparse.Action):
+    """b-values, apart or joined by commas, or the word all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        _option: str | None = None,
+    ) -> None:
+        words = [word for value in values for word in value.split(",") if word]
+        try:
+            chosen = ALL_SHELLS if words == [ALL_SHELLS] else [float(word) for word in words]
+        except ValueError:
+            parser.error(f"argument --shell: expected b-values or all, found {' '.join(values)!r}")
+        setattr(namespace, self.dest, chosen)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -165,8 +225,20 @@ def _check_folders(bids_dir: Path, output_dir: Path, work_dir: Path | None) -> N
         )
 
 
+def _check_derivatives(output_dir: Path, derivatives: Sequence[str]) -> None:
+    if output_dir.resolve() in {split_derivatives(text)[1].resolve() for text in derivatives}:
+        raise InputError(
+            expected="an OUTPUT_DIR other than the folders of --derivatives, which are never "
+            "written to",
+            found=f"{output_dir} for both",
+            remedy="give a new folder for OUTPUT_DIR",
+        )
+
+
 def _add_positionals(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("bids_dir", metavar="BIDS_DIR", type=Path, help="the BIDS dataset")
+    parser.add_argument(
+        "bids_dir", metavar="BIDS_DIR", type=Path, help="the BIDS dataset, raw or preprocessed"
+    )
     parser.add_argument(
         "output_dir", metavar="OUTPUT_DIR", type=Path, help="where the derivatives go"
     )
@@ -208,6 +280,22 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="LABEL",
         help='sessions to process, with or without "ses-" (default: all)',
+    )
+    group.add_argument(
+        "--derivatives",
+        nargs="+",
+        action="extend",
+        metavar="[NAME=]DIR",
+        help="scans that were preprocessed before, by QSIPrep, FSL eddy, the HCP or UK Biobank "
+        "pipeline or this app (NAME: qsiprep, fsl_eddy, hcp, ukb, bids_gevnet; default: as the "
+        "dataset says): correction and masking are skipped and their results taken",
+    )
+    group.add_argument(
+        "--mask-derivatives",
+        type=Path,
+        metavar="DIR",
+        help="brain masks to use, as sub-X/[ses-Y/]dwi/*_desc-brain_mask.nii.gz (default: one "
+        "beside the scan, else the brain is masked here)",
     )
     group.add_argument(
         "--skip-bids-validation",
@@ -301,6 +389,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
         ("dry-run", "show what would run and write nothing"),
         ("reports-only", "build the reports again from what is on disk"),
         ("boilerplate-only", "write the methods text and nothing else"),
+        ("qc-only", "group: write group_qc.html, to look at all scans and rate them"),
     ):
         group.add_argument(
             f"--{action}", dest="action", action="store_const", const=action, help=text
@@ -310,6 +399,7 @@ def _add_actions(parser: argparse.ArgumentParser) -> None:
 
 def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("participant level")
+    _add_cleaning(group)
     group.add_argument(
         "--correction",
         choices=get_args(Correction),
@@ -317,12 +407,26 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
         f"none (default: {_default('correction')}, eddy where FSL is installed, else the model)",
     )
     group.add_argument(
+        "--use-syn-sdc",
+        "--use_syn_sdc",
+        action="store_true",
+        help="where there is no b0 with the opposite phase encoding, estimate the susceptibility "
+        "field by registering the b0 to the T1w along the phase-encoding axis (ANTs SyN); with "
+        "--correction model",
+    )
+    group.add_argument(
         "--masking",
         choices=get_args(Masking),
         help=f"brain mask: FSL bet, or DIPY's Otsu (default: {_default('masking')})",
     )
     group.add_argument(
-        "--shell", type=float, metavar="B", help="b-value in s/mm² (default: nearest to 1000)"
+        "--shell",
+        nargs="+",
+        action=_Shells,
+        metavar="B",
+        help="b-value in s/mm² of the shell on the sphere, several of them (1000 3000), or all "
+        "that the scans share; networks take several as channels (default: the one nearest to "
+        "1000; with --model those of the model)",
     )
     group.add_argument(
         "--b0-threshold",
@@ -357,16 +461,44 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--template",
-        type=Path,
-        metavar="FILE",
-        help="T1-weighted template NIfTI (default: MNI152NLin2009aSym, from nilearn)",
+        metavar="FILE|NAME",
+        help="T1-weighted template NIfTI, or the name of one that TemplateFlow has on this "
+        "machine, such as MNI152NLin2009cAsym; nothing is downloaded (default: "
+        "MNI152NLin2009aSym, from nilearn)",
+    )
+
+
+def _add_cleaning(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--denoise",
+        choices=get_args(Denoise),
+        help="before anything else, by DIPY: MP-PCA, Patch2Self, or none "
+        f"(default: {_default('denoise')}, which the report explains for each run)",
+    )
+    group.add_argument(
+        "--unring",
+        choices=get_args(Unring),
+        help="remove Gibbs ringing, by DIPY "
+        f"(default: {_default('unring')}, where all of k-space was acquired, the scanner did not "
+        "interpolate and MP-PCA did not run)",
+    )
+    group.add_argument(
+        "--bias-correct",
+        choices=get_args(BiasCorrect),
+        help="divide by the bias field of the mean b0, by ANTs' N4 "
+        f"(default: {_default('bias_correct')}, which does not, because S/b0 and tensors stay the "
+        "same)",
     )
 
 
 def _add_learning(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("group level and prediction")
     group.add_argument(
-        "--model", type=Path, metavar="DIR", help="model to predict with at participant level"
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="folder of a trained model. participant: predict with it; group: train nothing, and "
+        "validate it on this labelled dataset, without fitting anything",
     )
     group.add_argument(
         "--harmonisation",
@@ -421,6 +553,23 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         help="pooling of the four layers of the kernel network; their product is how many voxels "
         "become one along each axis, smaller for voxels far above 2 mm "
         f"(default: {' '.join(map(str, _default('strides')))})",
+    )
+    group.add_argument(
+        "--protocol",
+        choices=get_args(Protocol),
+        help=f"paper: {PAPER_TRAINING['epochs']} epochs at {PAPER_TRAINING['learning_rate']:g}, "
+        f"{PAPER_TRAINING['folds']} folds and {PAPER_TRAINING['samples_per_class']} samples per "
+        "class, as the paper has them; the default trains longer and at a higher rate, because "
+        "at the paper's rate the weights hardly move in the few thousand steps of a small study. "
+        "Options below win over either",
+    )
+    group.add_argument(
+        "--init-model",
+        type=Path,
+        metavar="DIR",
+        help="folder of a trained model of the same network, grid and shells whose weights "
+        "training starts from; its classifier starts anew where the classes differ, and people "
+        "it was trained on are left out (default: random weights)",
     )
     for option, kind, text in (
         ("folds", int, "parts to test in turn"),

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bids_gevnet.bids.derivatives import write_description
-from bids_gevnet.bids.records import Participant
+from bids_gevnet.bids.description import write_description
+from bids_gevnet.bids.records import DiffusionRun, Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.intermediates import discard_damaged_stages
@@ -19,10 +19,11 @@ from bids_gevnet.cli.logs import open_log_file, save_traceback
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, ParticipantError, WorkflowBuildError
-from bids_gevnet.settings import to_toml
+from bids_gevnet.settings import PreprocessingSettings, Settings, to_toml
 
 if TYPE_CHECKING:
     from bids_gevnet.cli.finished import Finisher
+    from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.workflows.scan import PredictionPlan
     from bids_gevnet.workflows.tools import Tools
 
@@ -49,6 +50,30 @@ def run_participants(request: Request, participants: Sequence[Participant]) -> i
     return int(bool(messages))
 
 
+def check_model(settings: Settings) -> "ModelCard | None":
+    """Refuse a model that is damaged, or that does not fit what scans will be made into.
+
+    Returns
+    -------
+    ModelCard or None
+        What the model says of itself; None without `--model`.
+    """
+    if settings.learning.model is None:
+        return None
+    from bids_gevnet.interfaces.template_grid import output_grid
+    from bids_gevnet.learn.models.files import CHANGED_TEXT, has_changed_text, load_model
+    from bids_gevnet.learn.models.prediction import check_planned_grid
+
+    card = load_model(settings.learning.model).card
+    if has_changed_text(settings.learning.model):
+        log.warning("%s", CHANGED_TEXT)
+    grid = output_grid(settings.preprocessing)
+    check_planned_grid(
+        card, shape=grid.shape, affine=grid.affine, nside=settings.preprocessing.nside
+    )
+    return card
+
+
 def check_output_folders(
     output_dir: Path, participants: Sequence[Participant]
 ) -> tuple[Participant, ...]:
@@ -60,6 +85,46 @@ def check_output_folders(
         problems = [problem for path in folders if (problem := _refuse_folder(path))]
         checked.append(replace(participant, problems=(*participant.problems, *problems[:1])))
     return tuple(checked)
+
+
+def check_steps(
+    settings: PreprocessingSettings, participants: Sequence[Participant]
+) -> tuple[Participant, ...]:
+    """Find those for whom a step that was asked for cannot work."""
+    from bids_gevnet.workflows.tools import choose_tools
+
+    tools = choose_tools(settings)  # reports a program that was asked for and is missing
+    checked = []
+    for participant in participants:
+        refusals = [_refuse_run(run, participant, settings, tools) for run in participant.runs]
+        problems = (*participant.problems, *filter(None, refusals))
+        checked.append(replace(participant, problems=problems))
+    return tuple(checked)
+
+
+def _refuse_run(
+    run: DiffusionRun, participant: Participant, settings: PreprocessingSettings, tools: "Tools"
+) -> ParticipantError | None:
+    from bids_gevnet.workflows.cleaning_plan import plan_cleaning
+
+    try:
+        plan_cleaning(run, settings)
+    except ParticipantError as error:
+        return error
+    if not settings.use_syn_sdc or run.preprocessed is not None:
+        return None
+    from bids_gevnet.workflows.correction import plan_corrections
+
+    siblings = participant.sessions()[run.session]
+    (plan,) = plan_corrections([run], siblings, settings, tools)
+    if plan.susceptibility == "no_opposite_b0":
+        return ParticipantError(
+            expected=f"a T1w, or a b0 with the opposite phase encoding, for {run.name} with "
+            "--use-syn-sdc",
+            found="neither",
+            remedy="add one of them, or process this participant without --use-syn-sdc",
+        )
+    return None
 
 
 def _refuse_folder(folder: Path) -> ParticipantError | None:
@@ -97,7 +162,13 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     """Build and run the workflow of all who are not finished; return a sentence per failure."""
     execution = request.settings.execution
     prepare_environment(request.work, execution, threads=1)
-    from bids_gevnet.cli.execute import configure, make_crash_dir, read_failures
+    from bids_gevnet.cli.execute import (
+        LOCAL,
+        choose_plugin,
+        configure,
+        make_crash_dir,
+        read_failures,
+    )
     from bids_gevnet.cli.finished import Finisher
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
@@ -109,7 +180,12 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     open_log_file(request.output, "participant")
     crash_dir = make_crash_dir(request.work)
     container = os.environ.get(CONTAINER_TAG)
-    write_description(request.output_dir, request.bids_dir, container=container)
+    write_description(
+        request.output_dir,
+        request.bids_dir,
+        container=container,
+        sources=_sources(participants),
+    )
     write_text(request.output.settings_file("participant"), to_toml(request.settings))
     left = []
     for participant in participants:
@@ -117,6 +193,10 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
             log.info("sub-%s: finished before, nothing to do", participant.label)
         else:
             left.append(participant)
+    if left and choose_plugin(execution)[0] == LOCAL:
+        from bids_gevnet.cli.workers import start_server
+
+        start_server()
     workflow, messages = _build(request, left, tools)
     if workflow is not None:
         configure(workflow, execution, crash_dir=crash_dir)
@@ -134,6 +214,16 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
         f"(details: {request.output.logs / f.crash_file.name})"
         for f in failures
     ]
+
+
+def _sources(participants: Sequence[Participant]) -> dict[str, Path]:
+    """Folders of the pipelines whose scans are taken, by the name their URIs have."""
+    return {
+        run.preprocessed.dataset.pipeline: run.preprocessed.dataset.folder
+        for participant in participants
+        for run in participant.runs
+        if run.preprocessed is not None
+    }
 
 
 def _execute(request: Request, workflow: Any, finisher: "Finisher", crash_dir: Path) -> None:
@@ -194,7 +284,7 @@ def _build(
         None if there is nobody to process.
     messages : list of str
     """
-    from bids_gevnet.interfaces.template import output_grid
+    from bids_gevnet.interfaces.template_grid import output_grid
     from bids_gevnet.workflows.context import ScanContext
     from bids_gevnet.workflows.participant import init_participant_wf, init_participants_wf
 

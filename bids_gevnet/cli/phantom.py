@@ -85,6 +85,7 @@ def settings_from_options(options: argparse.Namespace) -> PhantomSettings:
         snr=options.snr,
         micro_effect=options.micro_effect if micro else 0.0,
         macro_effect=options.macro_effect if macro else 0.0,
+        shell_effect=options.shell_effect,
         site_effect=not options.no_site_effect,
         motion_mm=0.0 if options.no_motion else options.motion_mm,
         motion_deg=0.0 if options.no_motion else options.motion_deg,
@@ -138,6 +139,13 @@ def _add_effect_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_number(group, "--micro-effect", float, _DEFAULT.micro_effect, "strength, 0 to 2")
     _add_number(group, "--macro-effect", float, _DEFAULT.macro_effect, "strength, 0 to 2")
+    _add_number(
+        group,
+        "--shell-effect",
+        float,
+        _DEFAULT.shell_effect,
+        "strength, 0 to 2, of a difference that shells show together and none alone",
+    )
     group.add_argument(
         "--no-site-effect", action="store_true", help="sites differ in their name only"
     )

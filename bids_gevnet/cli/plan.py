@@ -4,13 +4,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bids_gevnet.bids.preprocessed.record import PreprocessedScan
 from bids_gevnet.bids.records import DiffusionRun, Participant
+from bids_gevnet.dwi.shells import name_shells
 from bids_gevnet.errors import printable
 from bids_gevnet.learn.cohort.left_out import name_left_out
 from bids_gevnet.settings import Settings, to_toml
 
 if TYPE_CHECKING:
     from bids_gevnet.learn.cohort.members import Cohort
+    from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.learn.train.planning import StudyPlan
 
 
@@ -41,11 +44,28 @@ def describe_study(cohort: "Cohort", plan: "StudyPlan", settings: Settings) -> s
     return "\n".join(lines)
 
 
-def _describe_cohort(cohort: "Cohort") -> list[str]:
+def describe_validation(cohort: "Cohort", card: "ModelCard", settings: Settings) -> str:
+    """Describe whom a finished model would be validated on."""
+    unknown = sorted({row.site for row in cohort.rows} - set(card.sites))
+    lines = [
+        *_describe_cohort(cohort, verb="scored"),
+        f"model: {card.network}, {' v. '.join(card.labels)}",
+        f"  trained on: {len(card.participants)} participants of "
+        + (card.dataset or "a dataset without a name"),
+    ]
+    if card.harmonised and unknown:
+        lines.append(f"  not harmonised, because the model does not know: {', '.join(unknown)}")
+    lines += ["with these settings:", *_indented(to_toml(settings))]
+    return "\n".join(printable(line) for line in lines)
+
+
+def _describe_cohort(cohort: "Cohort", verb: str = "studied") -> list[str]:
     people = {row.participant: row for row in cohort.rows}
     sites = Counter(row.site for row in people.values())
-    lines = [f"{len(people)} participants with {len(cohort.rows)} scans would be studied:"]
+    lines = [f"{len(people)} participants with {len(cohort.rows)} scans would be {verb}:"]
     lines += [f"  {label}: {len(cohort.people(label))}" for label in cohort.labels]
+    if cohort.b_values:
+        lines.append(f"shells: {name_shells(cohort.b_values)}")
     lines += ["sites:", *(f"  {site}: {count}" for site, count in sorted(sites.items()))]
     lines.append(f"left out: {len(cohort.left_out)}")
     lines += [f"  {line}" for line in name_left_out(cohort.left_out)]
@@ -104,9 +124,23 @@ def _size(count: float) -> str:
 
 
 def _describe_run(run: DiffusionRun) -> str:
+    if run.preprocessed is not None:
+        return _describe_preprocessed(run, run.preprocessed)
     parts = [run.image.name, f"phase encoding {_encoding(run)}"]
+    if run.mask is not None:
+        parts.append(f"brain mask {run.mask}")
     if run.fieldmaps:
         parts.append(f"{len(run.fieldmaps)} fieldmap image(s)")
+    if run.t1w is not None:
+        parts.append(run.t1w.name)
+    return ", ".join(parts)
+
+
+def _describe_preprocessed(run: DiffusionRun, scan: PreprocessedScan) -> str:
+    parts = [scan.relative_image, f"preprocessed by {scan.dataset}"]
+    parts.append("no brain mask" if run.mask is None else f"brain mask {run.mask.name}")
+    if scan.transform is not None:
+        parts.append(f"transform to {scan.template}")
     if run.t1w is not None:
         parts.append(run.t1w.name)
     return ", ".join(parts)

@@ -3,6 +3,8 @@
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from bids_gevnet.cli.logs import close_log_files, save_traceback, start_logging
 from bids_gevnet.cli.parser import Request, parse_request
@@ -16,6 +18,7 @@ from bids_gevnet.errors import (
     explain_disk_error,
     printable,
 )
+from bids_gevnet.settings import ALL_SHELLS, PreprocessingSettings
 
 _NO_MEMORY = (
     "bids_gevnet: stopped because memory ran out. What to do: run it where there is more memory, "
@@ -107,33 +110,51 @@ def _validate(request: Request) -> None:
 
 
 def _run_participant(request: Request) -> int:
+    if request.action == "qc-only":
+        raise InputError(
+            expected="the group level for --qc-only",
+            found="the participant level, whose reports show one participant each",
+            remedy=f"run bids_gevnet {request.bids_dir} {request.output_dir} group --qc-only",
+        )
+    from bids_gevnet.bids.preprocessed.query import find_preprocessed
+    from bids_gevnet.bids.preprocessed.sources import find_sources
     from bids_gevnet.bids.query import check_description, find_participants
+    from bids_gevnet.bids.scans import require_same_shells
     from bids_gevnet.cli.plan import describe_participants
 
     if request.action == "reports-only":
         from bids_gevnet.cli.reports import rebuild_reports
 
         return rebuild_reports(request)
-    check_description(request.bids_dir)
-    _validate(request)
-    settings = request.settings
-    if settings.learning.model is not None:
-        from bids_gevnet.learn.models.files import load_model
+    sources = find_sources(request.bids_dir, request.settings.selection.derivatives)
+    if sources:
+        _refuse_corrections(request.settings.preprocessing)
+    else:
+        check_description(request.bids_dir)
+        _validate(request)
+    from bids_gevnet.cli.participant import (
+        check_model,
+        check_output_folders,
+        check_steps,
+        run_participants,
+    )
 
-        load_model(settings.learning.model)  # what is wrong with it is said now
-    participants = find_participants(
+    card = check_model(request.settings)
+    if card is not None:
+        request = _take_model_shells(request, card.b_values)
+    settings = request.settings
+    find = partial(find_preprocessed, datasets=sources) if sources else find_participants
+    participants = find(  # nosec B604  # a shell of b-values
         request.bids_dir,
-        settings.selection,
+        selection=settings.selection,
         b0_threshold=settings.preprocessing.b0_threshold,
         shell=settings.preprocessing.shell,
     )
-    from bids_gevnet.cli.participant import check_output_folders, run_participants
-
+    if settings.preprocessing.shell == ALL_SHELLS:
+        require_same_shells(participants, b0_threshold=settings.preprocessing.b0_threshold)
     participants = check_output_folders(request.output_dir, participants)
+    participants = check_steps(settings.preprocessing, participants)
     if request.action == "dry-run":
-        from bids_gevnet.workflows.tools import choose_tools
-
-        choose_tools(settings.preprocessing)  # reports a program that was asked for and is missing
         print(describe_participants(participants, settings))
         return int(not all(participant.usable for participant in participants))
     if request.action == "boilerplate-only":
@@ -143,15 +164,54 @@ def _run_participant(request: Request) -> int:
     return run_participants(request, participants)
 
 
+def _refuse_corrections(settings: PreprocessingSettings) -> None:
+    """Refuse to do again what a pipeline has done to preprocessed scans."""
+    wanted = {
+        f"--correction {settings.correction}": settings.correction not in {"auto", "none"},
+        f"--denoise {settings.denoise}": settings.denoise not in {"auto", "none"},
+    }
+    for option, is_wanted in wanted.items():
+        if is_wanted:
+            raise InputError(
+                expected="preprocessed scans to be taken as they are",
+                found=f"{option}, which is for raw scans",
+                remedy=f"leave {option} out, or give the raw dataset without --derivatives",
+            )
+
+
+def _take_model_shells(request: Request, b_values: tuple[float, ...]) -> Request:
+    """Sample the shells that a model was trained on; another choice of --shell is refused."""
+    from bids_gevnet.dwi.shells import name_shells, same_shells
+
+    preprocessing = request.settings.preprocessing
+    chosen = preprocessing.shell
+    if not b_values:
+        return request  # the b-values of its training scans differed, or nobody wrote them down
+    if isinstance(chosen, tuple) and not same_shells(chosen, b_values):
+        raise InputError(
+            expected=f"the shells of the model, {name_shells(b_values)}, for --shell",
+            found=name_shells(chosen),
+            remedy="leave --shell out: the model says which shells it takes",
+        )
+    sampled = replace(preprocessing, shell=b_values)  # nosec B604  # shells of b-values
+    return replace(request, settings=replace(request.settings, preprocessing=sampled))
+
+
 def _run_group(request: Request) -> int:
     from bids_gevnet.bids.participants import read_participants, target_column
+    from bids_gevnet.bids.preprocessed.sources import is_derivative
     from bids_gevnet.bids.query import check_description
 
     if request.action == "reports-only":
         from bids_gevnet.cli.reports import rebuild_reports
 
         return rebuild_reports(request)
-    check_description(request.bids_dir)
+    if not is_derivative(request.bids_dir):
+        check_description(request.bids_dir)
+    if request.action == "qc-only":
+        from bids_gevnet.cli.quality import write_quality
+
+        return write_quality(request)
     table = read_participants(request.bids_dir)
     column = target_column(list(table.columns), request.settings.learning.target)
     if request.action == "boilerplate-only":
@@ -161,8 +221,14 @@ def _run_group(request: Request) -> int:
     from bids_gevnet.cli.group import read_study, run_group_level
 
     if request.action == "dry-run":
-        from bids_gevnet.cli.plan import describe_study
+        from bids_gevnet.cli.plan import describe_study, describe_validation
 
+        if request.settings.learning.model is not None:
+            from bids_gevnet.cli.validation import read_validation
+
+            scored, card = read_validation(request)
+            print(describe_validation(scored, card, request.settings))
+            return 0
         cohort, plan, _ = read_study(request)
         print(describe_study(cohort, plan, request.settings))
         return 0

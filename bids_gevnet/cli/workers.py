@@ -9,19 +9,31 @@ import gc
 import multiprocessing
 import os
 import signal
-import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
-from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
-from nipype.pipeline.plugins.multiproc import MultiProcPlugin, process_initializer
+import numpy as np
+from nipype.pipeline.plugins.multiproc import (
+    MultiProcPlugin,
+    process_initializer,
+    run_node,
+)
+
+from bids_gevnet.child_processes import end_with_parent
+from bids_gevnet.cli.intermediates import seal_stage
+from bids_gevnet.cli.signals import holding_signals
 
 _START_METHOD = "forkserver"
-_PRELOADED = ("bids_gevnet.workflows.participant", "ants", "dipy.reconst.dti", "nilearn.image")
+_PRELOADED = (
+    *("bids_gevnet.workflows.participant", "ants", "dipy.reconst.dti", "nilearn.image"),
+    *("torch", "healpy"),
+)
 """What nearly every node needs: imported once, by the server that all workers are forked from."""
 
 
@@ -29,17 +41,32 @@ class WorkerKilledError(RuntimeError):
     """A worker process ended without an answer."""
 
 
+def start_server() -> None:
+    """Start the server that workers are forked from, which goes on to import what they need.
+
+    Called early, it does so while the program still plans; a second call does nothing.
+    """
+    multiprocessing.set_forkserver_preload(list(_PRELOADED))
+    # Ctrl-C reaches all processes of a terminal; workers leave it to the program.
+    resource_tracker.ensure_running()  # before, because it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which is inherited
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(folder: str) -> None:
-    """Prepare a worker, which ends when the program does, however that ends."""
     process_initializer(folder)
-    program = multiprocessing.parent_process()
-    if program is not None:
-        threading.Thread(target=_end_with, args=(program.sentinel,), daemon=True).start()
+    end_with_parent()
 
 
-def _end_with(sentinel: int) -> None:
-    wait([sentinel])
-    os._exit(1)
+def _run_node(node: Any, updatehash: bool, task: int) -> dict[str, Any]:  # noqa: FBT001
+    """Run a node and note what its files are, so that damage to them is found later."""
+    result: dict[str, Any] = run_node(node, updatehash, task)
+    if result["traceback"] is None:
+        seal_stage(Path(node.output_dir()))
+    return result
 
 
 class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
@@ -54,13 +81,7 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         """Turn of every node, in Nipype's order."""
         self._threads: dict[int, int] = {}
         """Threads that a node would use if all cores were free."""
-        # Heeded by the first worker's server only; later calls do no harm.
-        multiprocessing.set_forkserver_preload(list(_PRELOADED))
-        # Ctrl-C reaches all processes of a terminal; workers leave it to the program.
-        resource_tracker.ensure_running()  # before, because it unblocks the signal
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        forkserver.ensure_running()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        start_server()
         super().__init__(plugin_args=dict(plugin_args or {}))
         self.pool.shutdown()  # Nipype's own; it has not started a process yet
         self.pool = self._start_pool()
@@ -94,24 +115,43 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         return ordered
 
     def _fit_threads(self, jobs: Sequence[int]) -> None:
-        """Let nodes that can use any number of threads take the cores that are free.
+        """Choose the threads of nodes that can use any number of them.
 
-        A core that the participant whose turn it is does not need works for the next one.
+        The participant whose turn it is gets all that were asked for, even while a short stage of
+        the next is still running: an hour-long stage would otherwise keep to the one core that
+        was free when it began. Until that stage ends there are more threads than cores; nothing
+        new is started meanwhile. Everybody else gets the cores that are free.
         """
-        free = self._check_resources(self.pending_tasks)[1]
+        free = int(self._check_resources(self.pending_tasks)[1])
+        unfinished = np.flatnonzero(~self.proc_done | self.proc_pending)
+        turn = min(self._turns[job] for job in unfinished)
         for job in jobs:
             node = self.procs[job]
             if hasattr(node.inputs, "num_threads"):
                 wanted = self._threads.setdefault(job, int(node.n_procs))
-                node.n_procs = max(1, min(wanted, int(free)))
+                node.n_procs = max(1, min(wanted, free))
+                if self._turns[job] == turn:
+                    node.inputs.num_threads = wanted
+
+    def _check_resources(self, running_tasks: Any) -> Any:
+        """Count nodes that run by the threads they were given, not by the cores they found."""
+        for _, job in running_tasks:
+            if job in self._threads:
+                self.procs[job].n_procs = self.procs[job].inputs.num_threads
+        return super()._check_resources(running_tasks)
 
     def _start_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
             max_workers=self.processors,
             initializer=_start_worker,
-            initargs=(self._cwd,),
+            initargs=(self._standing_place(),),
             mp_context=multiprocessing.get_context(_START_METHOD),
         )
+
+    def _standing_place(self) -> str:
+        """Choose the folder workers stand in, where Nipype leaves records of time and memory."""
+        settings = os.environ.get("NIPYPE_CONFIG_DIR", "")
+        return settings if Path(settings).is_dir() and settings else str(self._cwd)
 
     def _async_callback(self, args: "Future[dict[str, Any]]") -> None:
         if args.exception() is None:
@@ -129,10 +169,18 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
             )
         return {"result": None, "traceback": traceback.format_exception(error), "taskid": taskid}
 
-    def _submit_job(self, node: Any, **options: Any) -> int:
-        try:
-            return super()._submit_job(node, **options)  # type: ignore[no-any-return]
-        except BrokenProcessPool:
-            # Those who died have been reported; the others go on with new workers.
-            self.pool = self._start_pool()
-            return super()._submit_job(node, **options)  # type: ignore[no-any-return]
+    def _submit_job(self, node: Any, updatehash: bool = False) -> int:  # noqa: FBT001, FBT002
+        # A worker may be started here. Stopped half-way it would know neither what to do nor
+        # that it is to end, and nobody else would know of it.
+        with holding_signals():
+            self._taskid += 1
+            task = partial(_run_node, node, updatehash, self._taskid)
+            try:
+                future = self.pool.submit(task)
+            except BrokenProcessPool:
+                # Those who died have been reported; the others go on with new workers.
+                self.pool = self._start_pool()
+                future = self.pool.submit(task)
+            future.add_done_callback(self._async_callback)
+            self._task_obj[self._taskid] = future
+            return int(self._taskid)

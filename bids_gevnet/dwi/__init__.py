@@ -16,13 +16,15 @@ Read in this order:
 
 1. `gradients`, `shells`: directions and b-values;
 2. `conform`: one pose for all scans, without interpolation; `phase_encoding` in that pose;
-3. `correction`: motion, eddy currents, outlier slices and susceptibility, from arrays to arrays,
-   by the `model_corrector`; `motion` is the rigid alternative (`ants_linear`), `fsl` finds and
-   calls FSL's eddy, topup and bet;
-4. `mask`: the brain;
-5. `registration`: to the template; `interpolation` brings everything there once;
-6. `sampling`: one shell on the sphere;
-7. `tensor`, `coherence`, `quality`: checks that a report shows.
+3. `cleaning`: noise, Gibbs ringing and the bias field, by DIPY and ANTs;
+4. `correction`: motion, eddy currents, outlier slices and susceptibility, from arrays to arrays,
+   by the `model_corrector`; `polarity` tries phase encodings of unknown sign both ways; `motion`
+   is the rigid alternative (`ants_linear`), `fsl` finds and calls FSL's eddy, topup and bet;
+   `syn_field` finds a susceptibility field from a T1w;
+5. `mask`: the brain;
+6. `registration`: to the template; `interpolation` brings everything there once;
+7. `sampling`: one shell or several on the sphere;
+8. `tensor`: maps; `coherence`, `quality`: checks that a report shows.
 """
 
 from typing import TYPE_CHECKING
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from bids_gevnet.dwi.mask import brain_mask as brain_mask
     from bids_gevnet.dwi.motion import framewise_displacement as framewise_displacement
     from bids_gevnet.dwi.sampling import sample_shell as sample_shell
+    from bids_gevnet.dwi.sampling import sample_shells as sample_shells
     from bids_gevnet.dwi.shells import find_shells as find_shells
     from bids_gevnet.dwi.tensor import fit_tensor as fit_tensor
 else:
@@ -49,7 +52,7 @@ else:
             "shells": ["find_shells"],
             "mask": ["brain_mask"],
             "motion": ["framewise_displacement"],
-            "sampling": ["sample_shell"],
+            "sampling": ["sample_shell", "sample_shells"],
             "tensor": ["fit_tensor"],
         },
     )

@@ -94,6 +94,33 @@ def to_ants_image(data: NDArray[Any], affine: NDArray[np.float64]) -> Any:
     )
 
 
+def n4_field(
+    contrast: NDArray[Any], affine: NDArray[np.float64], inside: NDArray[np.bool_], **options: Any
+) -> NDArray[np.float32]:
+    """Estimate the bias field of an image with N4, one positive number per voxel to divide by.
+
+    Parameters
+    ----------
+    contrast : (X, Y, Z) array
+    affine : (4, 4) array
+    inside : (X, Y, Z) array of bool
+        Where it is estimated.
+    **options
+        Of `ants.n4_bias_field_correction`.
+    """
+    limit_itk_threads()
+    import ants
+
+    field = ants.n4_bias_field_correction(
+        to_ants_image(contrast, affine),
+        # N4 reads the numbers of its mask as floats: bytes would be taken for others in memory.
+        mask=to_ants_image(inside.astype(np.float32), affine),
+        return_bias_field=True,
+        **options,
+    )
+    return np.asarray(field.numpy(), np.float32)
+
+
 def read_itk_matrix(path: str | Path) -> NDArray[np.float64]:
     """Read an ITK matrix transform as a 4 x 4 RAS matrix from fixed to moving points."""
     import ants
@@ -105,6 +132,32 @@ def read_itk_matrix(path: str | Path) -> NDArray[np.float64]:
     lps[:3, :3] = parameters[:9].reshape(3, 3)
     lps[:3, 3] = parameters[9:] + centre - lps[:3, :3] @ centre
     return np.asarray(_LPS @ lps @ _LPS)
+
+
+def apply_itk_transform(path: str | Path, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Take points of the fixed image to the moving one by an ITK transform of any kind.
+
+    Parameters
+    ----------
+    path : str or Path
+        Matrix, displacement field or composite (``.h5``), as antsApplyTransforms takes it; a
+        broken file ends the process, so check it before.
+    points : (n, 3) array
+        World RAS, mm, in the fixed image: where it would resample to.
+
+    Returns
+    -------
+    points : (n, 3) array
+        World RAS, mm, in the moving image.
+    """
+    limit_itk_threads()
+    import ants
+    import pandas as pd
+
+    lps = np.diag(_LPS)[:3]
+    table = pd.DataFrame(points * lps, columns=list("xyz"))
+    moved = ants.apply_transforms_to_points(3, table, [str(path)])
+    return np.asarray(moved[["x", "y", "z"]].to_numpy(np.float64) * lps)
 
 
 def write_itk_matrix(path: str | Path, fixed_to_moving: NDArray[np.float64]) -> None:

@@ -10,7 +10,7 @@ the world of the image is :math:`O^{-1} T_k O`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -31,8 +31,10 @@ from bids_gevnet.dwi.model_corrector.corrector import (
 from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
 from bids_gevnet.dwi.model_corrector.warp import resample_warped
 from bids_gevnet.dwi.motion import framewise_displacement, rigid_parameters
-from bids_gevnet.dwi.phase_encoding import reorder_phase_encoding
+from bids_gevnet.dwi.phase_encoding import Relation, reorder_phase_encoding
+from bids_gevnet.dwi.polarity import try_both
 from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.dwi.syn_field import estimate_field_from_t1w
 from bids_gevnet.errors import InputError
 from bids_gevnet.settings import B0_THRESHOLD
 
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from bids_gevnet.dwi.model_corrector.motion_and_eddy_step import Level
     from bids_gevnet.dwi.model_corrector.outlier_slices import Replacements
     from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility
+    from bids_gevnet.dwi.polarity import Trial
 
 
 @dataclass(frozen=True)
@@ -108,19 +111,45 @@ class OppositeB0:
         From the conformed world of the series to that of this image, by their headers, mm.
     readout_ratio : float
         Its readout time over that of the series.
+    certain : bool
+        Whether the encoding is known to be opposite; otherwise equal and opposite are tried.
+    name : str
+        Of the image, for the record of the trial.
     """
 
     volume: NDArray[Any] | None
     start: NDArray[np.float64]
     readout_ratio: float = 1.0
+    certain: bool = True
+    name: str = ""
 
 
-FieldOutcome = Literal["corrected", "no_opposite_b0", "another_grid", "no_improvement"]
+@dataclass(frozen=True)
+class Anatomy:
+    """The participant's T1w, for a field where there is no opposite b0.
+
+    Attributes
+    ----------
+    volume : (X, Y, Z) array
+    affine : (4, 4) array
+        Voxel to world RAS.
+    start : (4, 4) array
+        From the conformed world of the series to that of the T1w, by their headers, mm.
+    """
+
+    volume: NDArray[Any]
+    affine: NDArray[np.float64]
+    start: NDArray[np.float64]
+
+
+FieldOutcome = Literal[
+    "corrected", "no_opposite_b0", "same_direction", "another_grid", "no_improvement"
+]
 """Whether a susceptibility field was estimated, and if not, why."""
 
 _FIELD_NOTES: Mapping[str, str] = {
     "another_grid": "no b0 of the opposite phase encoding is on the grid of the run; not used",
-    "no_improvement": "the susceptibility field did not bring the two b0s closer; not used",
+    "no_improvement": "the susceptibility field did not bring the images closer; not used",
 }
 
 
@@ -134,11 +163,14 @@ class Estimate:
     field : Susceptibility or None
     outcome : str
         "corrected" where there is a field, else why there is none.
+    trials : tuple of (str, Trial)
+        Names of images whose encoding was not certain, and how they compare.
     """
 
     correction: Correction
     field: Susceptibility | None
     outcome: FieldOutcome
+    trials: tuple[tuple[str, Trial], ...] = ()
 
     @property
     def note(self) -> str:
@@ -208,8 +240,7 @@ def correct(
     world = np.asarray(affine, dtype=np.float64)
     b, g = np.asarray(bvals, dtype=np.float64), np.asarray(bvecs, dtype=np.float64)
     _check(data, world, b, g, phase_encoding, slice_encoding)
-    image = conform(data, world, bvecs_fsl_to_ras(g, world))
-    assert image.bvecs_ras is not None
+    image = conform(data, world)
     axes, signs = ras_order(world)
     axis, slice_axis = (
         "ijk".index(reorder_phase_encoding(direction, axes, signs)[0])
@@ -219,7 +250,7 @@ def correct(
         image.data,
         image.affine,
         b,
-        image.bvecs_ras,
+        rotate_bvecs(bvecs_fsl_to_ras(g, world), image.old_to_new),
         find_shells(b, b0_threshold=b0_threshold),
         axis,
         slice_axis,
@@ -263,6 +294,7 @@ def estimate_correction(
     series: DiffusionSeries,
     opposite: Iterable[OppositeB0] = (),
     *,
+    anatomy: Anatomy | None = None,
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
 ) -> Estimate:
@@ -273,6 +305,8 @@ def estimate_correction(
     series : DiffusionSeries
     opposite : iterable of OppositeB0
         The first on the grid of the series serves; those after it are never read.
+    anatomy : Anatomy, optional
+        To estimate the susceptibility field from where no opposite b0 serves.
     n_threads : int
         Volumes at a time; the result does not depend on it.
     levels : sequence of Level
@@ -282,7 +316,10 @@ def estimate_correction(
     -------
     estimate : Estimate
     """
-    field, outcome = _estimate_field(series, opposite)
+    trials: list[tuple[str, Trial]] = []
+    field, outcome = _estimate_field(series, opposite, trials)
+    if anatomy is not None and outcome in {"no_opposite_b0", "same_direction", "another_grid"}:
+        field, outcome = _estimate_field_from_anatomy(series, anatomy)
     correction = correct_series(
         series,
         None if field is None else field.field,
@@ -290,7 +327,7 @@ def estimate_correction(
         n_threads=n_threads,
         device="cuda" if torch.cuda.is_available() else "cpu",
     )
-    return Estimate(correction, field, outcome)
+    return Estimate(correction, field, outcome, tuple(trials))
 
 
 def fill_series(data: NDArray[Any], replacements: Replacements, slice_axis: int) -> NDArray[Any]:
@@ -317,8 +354,15 @@ def fill_series(data: NDArray[Any], replacements: Replacements, slice_axis: int)
     return filled
 
 
+class _How(TypedDict):
+    """What an opposite b0 brings along."""
+
+    readout_ratio: float
+    start: NDArray[np.float64]
+
+
 def _estimate_field(
-    series: DiffusionSeries, opposite: Iterable[OppositeB0]
+    series: DiffusionSeries, opposite: Iterable[OppositeB0], trials: list[tuple[str, Trial]]
 ) -> tuple[Susceptibility | None, FieldOutcome]:
     """Estimate the susceptibility field from the first usable b0, if there is one."""
     b0 = series.shells.b0
@@ -330,18 +374,39 @@ def _estimate_field(
         if other.volume is None or other.volume.shape != first.shape:
             outcome = "another_grid"
             continue
-        field = estimate_field(
-            first,
-            np.asarray(other.volume, dtype=np.float32),
-            voxel_sizes(series.affine),
-            series.axis,
-            readout_ratio=other.readout_ratio,
-            start=other.start,
-        )
+        volume = np.asarray(other.volume, dtype=np.float32)
+        how: _How = {"readout_ratio": other.readout_ratio, "start": other.start}
+        if not other.certain:
+            trial = try_both(first, volume, series.affine, series.axis, **how)
+            trials.append((other.name, trial))
+            if trial.relation is not Relation.OPPOSITE:
+                outcome = "same_direction"
+                continue
+        field = estimate_field(first, volume, voxel_sizes(series.affine), series.axis, **how)
         if field.correlation_after > field.correlation_before:
             return field, "corrected"
         return None, "no_improvement"
     return None, outcome
+
+
+def _estimate_field_from_anatomy(
+    series: DiffusionSeries, anatomy: Anatomy
+) -> tuple[Susceptibility | None, FieldOutcome]:
+    """Estimate the susceptibility field from the T1w."""
+    b0 = series.shells.b0
+    if not b0.size:
+        return None, "no_opposite_b0"
+    field = estimate_field_from_t1w(
+        np.asarray(series.data[..., b0[0]], dtype=np.float32),
+        series.affine,
+        series.axis,
+        anatomy.volume,
+        anatomy.affine,
+        anatomy.start,
+    )
+    if field.correlation_after > field.correlation_before:
+        return field, "corrected"
+    return None, "no_improvement"
 
 
 def _to_input(

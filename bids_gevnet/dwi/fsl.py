@@ -347,15 +347,14 @@ class EddyOutput:
         result[:, :3, 3] = -np.einsum("nij,nj->ni", back, self.translations_mm @ flip)
         return result
 
-    def eddy_terms_mm(self, readout_s: float, voxel_mm: float) -> NDArray[np.float64] | None:
+    def eddy_terms_mm(self, mm_per_hz: NDArray[np.float64]) -> NDArray[np.float64] | None:
         """Return the displacement by eddy currents in mm at 50 mm from the centre, up to sign.
 
         Parameters
         ----------
-        readout_s : float
-            Total readout time: a field of 1 / readout_s Hz displaces by one voxel.
-        voxel_mm : float
-            Voxel size along the phase encoding.
+        mm_per_hz : (n,) array
+            Displacement of each volume for a field of 1 Hz: readout time in seconds times the
+            voxel size along the phase encoding in mm.
 
         Returns
         -------
@@ -366,7 +365,7 @@ class EddyOutput:
             return None
         at_radius = HEAD_RADIUS_MM ** np.array([0, *[1] * 3, *[2] * 6])
         constant_first = np.roll(self.field_hz, 1, axis=1)
-        return np.asarray(constant_first * at_radius * readout_s * voxel_mm)
+        return np.asarray(constant_first * at_radius * mm_per_hz[:, None])
 
 
 def _numbers(text: str, what: str) -> NDArray[np.float64]:

@@ -108,6 +108,28 @@ def bvecs_fsl_to_ras(bvecs_fsl: ArrayLike, affine: ArrayLike) -> NDArray[np.floa
     return np.asarray((table * _fsl_flip(affine)) @ axis_directions(affine).T)
 
 
+def bvecs_voxel_to_ras(bvecs_voxel: ArrayLike, affine: ArrayLike) -> NDArray[np.float64]:
+    """Turn directions along the voxel axes, without FSL's flip, into world RAS.
+
+    Parameters
+    ----------
+    bvecs_voxel : (n, 3) array
+        As DIPY takes them and QSIPrep writes them.
+    affine : (4, 4) array
+        Voxel to world RAS of the same image.
+
+    Returns
+    -------
+    bvecs_ras : (n, 3) array
+
+    Examples
+    --------
+    >>> bvecs_voxel_to_ras([[1, 0, 0]], np.diag([-2, -2, 2, 1]))
+    array([[-1.,  0.,  0.]])
+    """
+    return np.asarray(np.asarray(bvecs_voxel, dtype=np.float64) @ axis_directions(affine).T)
+
+
 def bvecs_ras_to_fsl(bvecs_ras: ArrayLike, affine: ArrayLike) -> NDArray[np.float64]:
     """Turn world RAS directions into those of a bvec file for an image with this affine.
 

@@ -115,65 +115,6 @@ def resample_series(
     return result
 
 
-def volumes_without_data(data: NDArray[np.floating[Any]]) -> NDArray[np.intp]:
-    """Count the volumes in which each voxel has no data, because it left the field of view.
-
-    Resampling gives zero outside the volume that was read. A zero inside the head may also be an
-    overshoot that was cut off; what left the field of view hangs together with the rim of the
-    grid.
-
-    Parameters
-    ----------
-    data : (X, Y, Z, n) array
-        Resampled volumes; may be a memory map.
-
-    Returns
-    -------
-    count : (X, Y, Z) array of int
-    """
-    from scipy.ndimage import binary_propagation
-
-    shape = data.shape[:3]
-    rim = np.ones(shape, bool)
-    rim[1:-1, 1:-1, 1:-1] = False
-    count = np.zeros(shape, np.intp)
-    for k in range(data.shape[3]):
-        empty = np.asarray(data[..., k]) <= 0
-        count += binary_propagation(rim & empty, mask=empty)
-    return count
-
-
-def coverage(
-    shape: tuple[int, int, int],
-    affine: NDArray[np.float64],
-    to_template: NDArray[np.float64],
-    brain: NDArray[np.bool_],
-    brain_affine: NDArray[np.float64],
-) -> float:
-    """Return the share of the template's brain that lies in the field of view of a scan.
-
-    Parameters
-    ----------
-    shape, affine
-        Grid of the scan: (int, int, int) and its (4, 4) voxel to world.
-    to_template : (4, 4) array
-        World of the scan to world of the template, mm.
-    brain : (X, Y, Z) array of bool
-        Of the template.
-    brain_affine : (4, 4) array
-
-    Returns
-    -------
-    share : float
-        From 0 to 1; voxels count with their centre.
-    """
-    points = np.argwhere(brain)
-    pull = np.linalg.inv(to_template @ affine) @ brain_affine
-    seen = points @ pull[:3, :3].T + pull[:3, 3]
-    inside = np.all((seen >= -0.5) & (seen <= np.array(shape) - 0.5), axis=1)
-    return float(inside.mean()) if len(points) else 0.0
-
-
 def coarsen(
     volume: NDArray[Any], affine: NDArray[np.float64], voxel_mm: float
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

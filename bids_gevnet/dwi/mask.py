@@ -6,6 +6,10 @@ scalp, which keeps its signal less than brain does; smoothed to 3 mm it is cut a
 threshold. Bridges to scalp and eyes are cut by an erosion, the largest piece is grown back, gaps
 between gyri are closed and holes filled.
 
+Once the scan is registered the template's brain tells more (`refine_mask`): what lies deep inside
+of it is brain however dark it is, and what lies far outside (the cord, the eyes) is not. Between
+the two the threshold decides, on the contrast without its shading.
+
 Erosion, growth and closing are by balls with radii in mm, through exact Euclidean distances, so
 that the result does not depend on the voxel size or its shape.
 """
@@ -17,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.dwi.gradients import voxel_sizes
+from bids_gevnet.dwi.shading import estimate_shading
 from bids_gevnet.errors import ParticipantError
 
 if TYPE_CHECKING:
@@ -30,6 +35,15 @@ darker. This agrees best with bet and with dwi2mask at once."""
 BRIDGE_MM = 5.0
 GAP_MM = 8.0
 DWI_WEIGHT = 0.25
+HEAD_FACTOR = 0.3
+"""Of Otsu's threshold: where there is a head at all, bright or dark."""
+
+CERTAIN_MM = 8.0
+"""As deep inside the template's brain a voxel is brain: more than an affine registration errs."""
+
+REACH_MM = 8.0
+"""As far beyond the template's brain a voxel can be brain."""
+
 _SMALLEST_ML = 100.0
 """A brain, even an infant's or one cut by the field of view, is larger."""
 
@@ -61,10 +75,68 @@ def brain_mask(
     >>> bool(dice(mask, scan.truth.mask) > 0.8)
     True
     """
+    sizes = voxel_sizes(affine)
+    return _shape_brain(_threshold(_contrast(b0, mean_dwi), sizes), sizes)
+
+
+def refine_mask(
+    b0: NDArray[np.floating[Any]],
+    affine: NDArray[np.float64],
+    prior: NDArray[np.bool_],
+    mean_dwi: NDArray[np.floating[Any]] | None = None,
+) -> NDArray[np.bool_]:
+    """Return the brain mask of a scan that has been registered to the template.
+
+    Parameters
+    ----------
+    b0 : (X, Y, Z) array
+        Mean b0.
+    affine : (4, 4) array
+    prior : (X, Y, Z) array of bool
+        The template's brain in the space of the scan.
+    mean_dwi : (X, Y, Z) array, optional
+        Mean of the diffusion-weighted volumes of one shell.
+
+    Returns
+    -------
+    mask : (X, Y, Z) array of bool
+    """
+    sizes = voxel_sizes(affine)
+    contrast = _contrast(b0, mean_dwi)
+    depth_mm = _distance_inside(prior, sizes) - _distance_inside(~prior, sizes)
+    flat = contrast / estimate_shading(contrast, affine, prior & (contrast > 0))
+    rough = _threshold(flat, sizes) & (depth_mm > -REACH_MM)
+    certain = (depth_mm > CERTAIN_MM) & (contrast > 0)
+    return _shape_brain(rough | certain, sizes)
+
+
+def shading_of_head(
+    b0: NDArray[np.floating[Any]],
+    affine: NDArray[np.float64],
+    mean_dwi: NDArray[np.floating[Any]] | None = None,
+) -> NDArray[np.float32]:
+    """Return the shading of a head, for which no brain mask is needed.
+
+    Parameters
+    ----------
+    b0 : (X, Y, Z) array
+    affine : (4, 4) array
+    mean_dwi : (X, Y, Z) array, optional
+
+    Returns
+    -------
+    shading : (X, Y, Z) array of float32
+        Divide ``b0`` and ``mean_dwi`` by it.
+    """
+    contrast = _contrast(b0, mean_dwi)
+    head = _threshold(contrast, voxel_sizes(affine), HEAD_FACTOR)
+    return estimate_shading(contrast, affine, head)
+
+
+def _shape_brain(rough: NDArray[np.bool_], sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Cut bridges, keep the largest piece, close gaps and fill holes."""
     from scipy.ndimage import binary_fill_holes
 
-    sizes = voxel_sizes(affine)
-    rough = _threshold(_contrast(b0, mean_dwi), sizes)
     core = _largest_piece(_distance_inside(rough, sizes) > BRIDGE_MM)
     brain = _grow(core, sizes, BRIDGE_MM) & rough
     closed: NDArray[np.bool_] = binary_fill_holes(_close(brain, sizes, GAP_MM))
@@ -126,7 +198,9 @@ def _contrast(
     return np.asarray(base ** (1 - DWI_WEIGHT) * weighted**DWI_WEIGHT)
 
 
-def _threshold(contrast: NDArray[np.float32], sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _threshold(
+    contrast: NDArray[np.float32], sizes: NDArray[np.float64], factor: float = OTSU_FACTOR
+) -> NDArray[np.bool_]:
     from dipy.segment.threshold import otsu
     from scipy.ndimage import gaussian_filter
 
@@ -140,7 +214,7 @@ def _threshold(contrast: NDArray[np.float32], sizes: NDArray[np.float64]) -> NDA
             found="the same value everywhere",
             remedy="look at the scan and leave it out if it is empty",
         )
-    return np.asarray(smooth > OTSU_FACTOR * otsu(smooth))
+    return np.asarray(smooth > factor * otsu(smooth))
 
 
 def _distance_inside(mask: NDArray[np.bool_], sizes: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.child_processes import end_with_parent
 from bids_gevnet.dwi.ants_linear import Schedule, limit_itk_threads, register, to_ants_image
 from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.interpolation import coarsen, resample_volume
@@ -112,7 +113,9 @@ def estimate_motion(
     }
     groups = [group for group in (shells.b0, *(s.volumes for s in shells.shells)) if group.size]
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(n_procs, context) if n_procs > 1 else None
+    pool = (
+        ProcessPoolExecutor(n_procs, context, initializer=end_with_parent) if n_procs > 1 else None
+    )
     try:
         for position, group in enumerate(groups):
             transforms[group] = _align_group(coarse, group, pool, to_first=position == 0)

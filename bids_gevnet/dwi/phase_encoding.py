@@ -67,13 +67,15 @@ class PhaseEncoding:
     """Phase-encoding direction in BIDS spelling ("j-"), and where it comes from.
 
     ``is_guess`` where the sidecar does not tell the direction, or not its sign, and nothing else
-    does; ``is_inferred`` where the protocol's name told it.
+    does; ``is_inferred`` where the protocol's name told it; ``axis_is_guess`` where not even the
+    axis is told.
     """
 
     direction: str
     source: str
     is_guess: bool = False
     is_inferred: bool = False
+    axis_is_guess: bool = False
 
     @property
     def vector(self) -> tuple[int, int, int]:
@@ -205,6 +207,7 @@ def phase_encoding(
         guess,
         f"{guess}, a guess: the sidecar has no PhaseEncodingDirection",
         is_guess=True,
+        axis_is_guess=True,
     )
 
 
@@ -251,6 +254,19 @@ def reorder_phase_encoding(
     new = axes.index(old)
     negative = direction.endswith("-") != (signs[new] < 0)
     return "ijk"[new] + ("-" if negative else "")
+
+
+def conformed_vector(direction: str, affine: ArrayLike) -> tuple[int, int, int]:
+    """Return a direction as a unit vector in the axes of the conformed image.
+
+    Parameters
+    ----------
+    direction : str
+        In the voxel axes of the raw image, BIDS spelling.
+    affine : (4, 4) array
+        Of the raw image.
+    """
+    return PhaseEncoding(reorder_phase_encoding(direction, *ras_order(affine)), "").vector
 
 
 def are_opposite(first: str, second: str) -> bool:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.dwi.field_of_view import complete_part
 from bids_gevnet.dwi.tensor import fit_tensor
 
 if TYPE_CHECKING:
@@ -83,14 +84,17 @@ def assess_quality(
     volumes = np.concatenate([shells.b0, shell.volumes])
     voxels = np.flatnonzero(mask)
     voxels = voxels[:: max(1, len(voxels) // _MOST_VOXELS)]
-    if shell.n_directions < 6 or not shells.b0.size or not voxels.size:
-        return Quality(snr, None, None, None, None)
     signal = data.reshape(-1, data.shape[-1])[voxels][:, volumes]  # (v, k)
-    b0_count = len(shells.b0)
-    threshold = float(np.max(bvals[shells.b0]))
+    complete, measured = complete_part(signal)
+    signal, volumes = signal[complete][:, measured], volumes[measured]
+    is_b0 = np.isin(volumes, shells.b0)
+    b0_count = int(is_b0.sum())
+    if len(volumes) - b0_count < _TENSOR_TERMS or not b0_count or not len(signal):
+        return Quality(snr, None, None, None, None)
+    threshold = float(np.max(bvals[volumes[is_b0]]))
     fit = fit_tensor(signal, bvals[volumes], bvecs[volumes], b0_threshold=threshold)
     white = (fit.fa > WHITE_MATTER_FA) & (fit.fa < 0.95) & (fit.residual > 0)
-    correlation = neighbour_correlation(signal[:, b0_count:], bvecs[shell.volumes])
+    correlation = neighbour_correlation(signal[:, b0_count:], bvecs[volumes[b0_count:]])
     if not white.any():
         return Quality(snr, None, None, correlation, None)
     base = np.maximum(signal[:, :b0_count].mean(axis=1), 1e-6)
@@ -129,6 +133,8 @@ def tensor_misfit(
     misfit : float or None
         Median, as a fraction of b0; None without b0, white matter or a volume to spare.
     """
+    complete, measured = complete_part(signal)
+    signal, bvals, bvecs = signal[complete][:, measured], bvals[measured], bvecs[measured]
     count = int(np.sum(bvals > b0_threshold))
     if count <= _TENSOR_TERMS or count == len(bvals) or not len(signal):
         return None
@@ -155,23 +161,77 @@ def b0_snr(
     snr : float or None
         None when neither repeated b0s nor air tell the noise.
     """
+    noise = _noise(data, mask, b0)
+    return None if noise is None else _above(mean_signal(data, mask, b0[:1]), noise)
+
+
+def shell_snrs(
+    data: NDArray[np.floating[Any]],
+    mask: NDArray[np.bool_],
+    shells: Shells,
+    tensor_residual: float | None,
+) -> tuple[list[float | None], bool]:
+    """Return the mean signal of the b0s and of each shell in the brain over the noise.
+
+    Where neither repeated b0s nor air tell the noise, the misfit of the tensor stands for it. It
+    holds motion and whatever a tensor cannot follow too, so the true ratio is higher.
+
+    Parameters
+    ----------
+    data : (X, Y, Z, n) array
+    mask : (X, Y, Z) array of bool
+    shells : Shells
+    tensor_residual : float or None
+        Misfit of the tensor as a fraction of b0.
+
+    Returns
+    -------
+    snrs : list of float or None
+        Of the b0s and of each shell; None where nothing tells the noise.
+    measured : bool
+        Whether the noise is that of b0s or air.
+    """
+    noise = _noise(data, mask, shells.b0)
+    parts = [shells.b0, *(shell.volumes for shell in shells.shells)]
+    signals = [mean_signal(data, mask, part) if part.size else 0.0 for part in parts]
+    measured = noise is not None and _above(signals[0], noise) is not None
+    if not measured:
+        noise = None if tensor_residual is None else tensor_residual * signals[0]
+    return [_above(signal, noise) if noise else None for signal in signals], measured
+
+
+def mean_signal(
+    data: NDArray[np.floating[Any]], mask: NDArray[np.bool_], volumes: NDArray[np.intp]
+) -> float:
+    """Return the mean of some volumes in the brain."""
+    return float(
+        np.mean([np.mean(data[..., volume][mask], dtype=np.float64) for volume in volumes])
+    )
+
+
+def _above(signal: float, noise: float) -> float | None:
+    # Air that the scanner set to zero is not quite zero once it has been resampled.
+    return float(signal / noise) if noise * _HIGHEST_SNR > signal > 0 else None
+
+
+def _noise(
+    data: NDArray[np.floating[Any]], mask: NDArray[np.bool_], b0: NDArray[np.intp]
+) -> float | None:
+    """Return the standard deviation of the noise, from repeated b0s or from air."""
     if not b0.size or not mask.any():
         return None
     first = np.asarray(data[..., b0[0]], dtype=np.float64)
-    signal = float(first[mask].mean())
     if b0.size > 1:
         difference = (first - data[..., b0[1]])[mask]
         # Robust: at edges the difference is motion, not noise.
-        noise = 1.4826 * float(np.median(np.abs(difference - np.median(difference)))) / np.sqrt(2)
-    else:
-        air = first[_far_from(mask)]
-        air = air[air > 0]
-        if air.size < 1000:
-            return None
-        # Median of a Rayleigh distribution: sigma sqrt(2 log 2); ghosts hardly move it.
-        noise = float(np.median(air)) / np.sqrt(2 * np.log(2))
-    # Air that the scanner set to zero is not quite zero once it has been resampled.
-    return float(signal / noise) if noise * _HIGHEST_SNR > signal > 0 else None
+        spread = float(np.median(np.abs(difference - np.median(difference))))
+        return 1.4826 * spread / float(np.sqrt(2))
+    air = first[_far_from(mask)]
+    air = air[air > 0]
+    if air.size < 1000:
+        return None
+    # Median of a Rayleigh distribution: sigma sqrt(2 log 2); ghosts hardly move it.
+    return float(np.median(air) / np.sqrt(2 * np.log(2)))
 
 
 def _far_from(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:

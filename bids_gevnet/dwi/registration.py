@@ -9,21 +9,28 @@ The start matters: conforming takes the rotation out of oblique headers, so head
 rotations, registered briefly at 8 mm; the start with the highest mutual information goes on to
 4 and 3 mm.
 
-Quality: the Dice overlap of the brain masks within the field of view, and normalised mutual
-information (H(X) + H(Y)) / H(X, Y) of the brains.
+How good a result is, `registration_quality` says; a poor one is tried again from more starts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bids_gevnet.dwi.ants_linear import Schedule, register, to_ants_image
 from bids_gevnet.dwi.gradients import voxel_sizes
-from bids_gevnet.dwi.interpolation import coarsen, resample_volume
-from bids_gevnet.dwi.mask import dice, grow_mask
+from bids_gevnet.dwi.interpolation import coarsen
+from bids_gevnet.dwi.mask import grow_mask
+from bids_gevnet.dwi.registration_quality import (
+    Overlay,
+    Registration,
+    Volume,
+    assess,
+    judge,
+    onto_grid,
+)
 from bids_gevnet.errors import ParticipantError
 
 if TYPE_CHECKING:
@@ -40,6 +47,16 @@ START_ANGLES_DEG = (
 )
 """Rotations about x (nodding, the largest in practice), y and z that are tried."""
 
+FAR_ANGLES_DEG = (
+    *((angle, 0, 0) for angle in (-90, -60, 60, 90, 180)),
+    *((0, angle, 0) for angle in (-90, -45, 45, 90, 180)),
+    *((0, 0, angle) for angle in (-90, -45, 45, 90, 180)),
+)
+"""Rotations that are tried where nothing else fits: a wrong header can turn a head anyhow."""
+
+ROUNDS = 4
+"""How often a poor result is left for a better place nearby."""
+
 START_SHIFTS_MM = (-20.0, 0.0, 20.0)
 MASK_MARGIN_MM = 8.0
 SHADING_MM = 25.0
@@ -47,72 +64,9 @@ CLEAR_GAIN = 1.5
 """What is above 1 of the normalised mutual information must grow by this factor before a header is
 overruled: a b0 without contrast reaches 1.3 at a place 16 mm away from the right one."""
 
-POOR_DICE = 0.85
-POOR_INFORMATION = 1.03
-"""Below either the report warns; see benchmarks/results/accuracy.md for what good ones reach."""
-
 _START = Schedule("Affine", "MI", 24, 1.0, (60,), (1,), (0.0,), step=0.25)
 _MIDDLE = Schedule("Affine", "MI", 32, 0.5, (150,), (1,), (0.0,), step=0.25)
 _FINE = Schedule("Affine", "MI", 32, 0.5, (60,), (1,), (0.0,))
-
-
-@dataclass(frozen=True)
-class Volume:
-    """A volume with its place in the world and its brain.
-
-    Attributes
-    ----------
-    data : (X, Y, Z) array
-    affine : (4, 4) array
-        Voxel to world RAS.
-    mask : (X, Y, Z) array of bool
-        Brain.
-    seen : (X, Y, Z) array of bool, optional
-        Where brain and background were told apart; all of it by default. A T1w with the mask of
-        a b0 that covers less of the head is seen in the field of view of the b0 only.
-    """
-
-    data: NDArray[np.floating[Any]]
-    affine: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-    seen: NDArray[np.bool_] | None = None
-
-    @property
-    def field(self) -> NDArray[np.bool_]:
-        """Where the volume can be compared, (X, Y, Z)."""
-        return np.ones(self.data.shape, bool) if self.seen is None else self.seen
-
-
-@dataclass(frozen=True)
-class Registration:
-    """A linear transform and its quality.
-
-    Attributes
-    ----------
-    moving_to_fixed : (4, 4) array
-        World RAS, mm.
-    dice : float
-        Overlap of the brain masks within the field of view of the moving image.
-    information : float
-        Normalised mutual information of the brains, from 1 (none) to 2.
-    """
-
-    moving_to_fixed: NDArray[np.float64]
-    dice: float
-    information: float
-
-    @property
-    def is_poor(self) -> bool:
-        """Whether someone should look at it."""
-        return self.dice < POOR_DICE or self.information < POOR_INFORMATION
-
-    def __str__(self) -> str:
-        verdict = "POOR, look at the figure" if self.is_poor else "good"
-        return (
-            f"registration {verdict}: overlap of brains {self.dice:.3f} (expected at least "
-            f"{POOR_DICE}), normalised mutual information {self.information:.3f} (expected at "
-            f"least {POOR_INFORMATION})"
-        )
 
 
 def flatten_shading(volume: Volume, width_mm: float = SHADING_MM) -> Volume:
@@ -166,7 +120,52 @@ def register_to_template(moving: Volume, template: Volume) -> Registration:
         start[2, 3] += shift_mm
         starts.append(start)
     transform = _refine(moving, template, starts, (_START, _MIDDLE, _FINE))
-    return assess(transform, moving, template)
+    found = judge(transform, moving, template)
+    return _try_again(moving, template, found) if found.is_poor else found
+
+
+def _try_again(moving: Volume, template: Volume, first: Registration) -> Registration:
+    """Go on from the best places near a poor result, and else from heads turned far."""
+    overlay, tried = Overlay(moving, template), [first]
+    for _ in range(ROUNDS):
+        if not tried[-1].is_outdone:
+            break
+        _, place = overlay.nearby(tried[-1].moving_to_fixed)[0]
+        tried.append(judge(_refine_by_tissue(moving, template, place), moving, template))
+    if all(one.is_poor for one in tried):
+        far = [
+            _turn_about_centres(moving, template, angles, scale=True) for angles in FAR_ANGLES_DEG
+        ]
+        found = _refine(moving, template, far, (_START, _MIDDLE, _FINE))
+        tried.append(judge(found, moving, template))
+    return replace(max(tried, key=lambda one: one.worth), retried=True)
+
+
+def fit_affine(
+    moving: NDArray[np.float64], fixed: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """Find the affine that takes points nearest to others, in the sense of least squares.
+
+    A nonlinear registration becomes the affine that fits it best over the brain: one rotation per
+    scan, as for scans that are registered here, so that scans from both can be compared.
+
+    Parameters
+    ----------
+    moving, fixed : (n, 3) array
+        The same points in both images, world mm.
+
+    Returns
+    -------
+    moving_to_fixed : (4, 4) array
+    residual_mm : float
+        Root mean square distance that remains.
+    """
+    homogeneous = np.column_stack([moving, np.ones(len(moving))])
+    solution = np.linalg.lstsq(homogeneous, fixed, rcond=None)[0]
+    affine = np.eye(4)
+    affine[:3] = solution.T
+    away = np.linalg.norm(homogeneous @ solution - fixed, axis=1)
+    return affine, float(np.sqrt(np.mean(away**2)))
 
 
 def register_rigid(
@@ -203,83 +202,6 @@ def register_rigid(
     by_header = assess(guesses[0], moving, fixed)
     clearly_better = by_image.information - 1 > CLEAR_GAIN * (by_header.information - 1)
     return by_image if clearly_better else by_header
-
-
-def assess(
-    transform: NDArray[np.float64], moving: Volume, fixed: Volume, voxel_mm: float = MIDDLE_MM
-) -> Registration:
-    """Measure the quality of a transform.
-
-    Parameters
-    ----------
-    transform : (4, 4) array
-        Moving to fixed, world mm.
-    moving, fixed : Volume
-    voxel_mm : float
-        Grid on which to compare.
-
-    Returns
-    -------
-    registration : Registration
-    """
-    reference, affine = coarsen(fixed.data, fixed.affine, voxel_mm)
-    reference_mask = _onto(fixed.mask, fixed.affine, np.eye(4), reference.shape, affine)
-    seen = _onto(moving.field, moving.affine, transform, reference.shape, affine)
-    mask = _onto(moving.mask, moving.affine, transform, reference.shape, affine)
-    smooth, smooth_affine = coarsen(moving.data, moving.affine, voxel_mm)
-    shape = (reference.shape[0], reference.shape[1], reference.shape[2])
-    warped = resample_volume(smooth, smooth_affine, transform, shape, affine, order=1)
-    both = mask & reference_mask
-    whole = bool(fixed.mask.all())
-    return Registration(
-        moving_to_fixed=transform,
-        dice=1.0 if whole else dice(mask & seen, reference_mask & seen),
-        information=normalised_information(reference[both], warped[both]),
-    )
-
-
-def normalised_information(
-    first: NDArray[np.floating[Any]], second: NDArray[np.floating[Any]], bins: int = 24
-) -> float:
-    """Return (H(X) + H(Y)) / H(X, Y) of two sets of values at the same points.
-
-    Parameters
-    ----------
-    first, second : (n,) array
-    bins : int
-        Of equal width between the 1st and the 99th percentile.
-
-    Returns
-    -------
-    information : float
-        1 for independent values (or fewer than two of them), 2 for a one-to-one relation.
-    """
-    if first.size < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return 1.0
-    x, y = (
-        np.clip(values, *np.percentile(values, (1, 99))).astype(np.float64)
-        for values in (first, second)
-    )
-    joint = np.histogram2d(x, y, bins=bins)[0] / first.size
-    separate = _entropy(joint.sum(axis=0)) + _entropy(joint.sum(axis=1))
-    together = _entropy(joint)
-    return separate / together if together > 0 else 1.0
-
-
-def _entropy(probability: NDArray[np.float64]) -> float:
-    positive = probability[probability > 0]
-    return float(-np.sum(positive * np.log(positive)))
-
-
-def _onto(
-    mask: NDArray[np.bool_],
-    affine: NDArray[np.float64],
-    transform: NDArray[np.float64],
-    shape: tuple[int, ...],
-    target_affine: NDArray[np.float64],
-) -> NDArray[np.bool_]:
-    target = (shape[0], shape[1], shape[2])
-    return resample_volume(mask, affine, transform, target, target_affine, order=1) > 0.5
 
 
 def _centre_mm(volume: Volume) -> NDArray[np.float64]:
@@ -331,11 +253,23 @@ def _refine(
     """Register briefly from every start, then go on from the best."""
     pair = (_strip(moving), _strip(fixed)) if strip else (moving, fixed)
     tried = [_register_at(START_MM, *pair, fixed.mask, start, schedules[0]) for start in starts]
-    information = [assess(found, moving, fixed, START_MM) for found in tried]
-    # Overlap counts too: a brain shrunk into a uniform region has high information.
-    best = max(range(len(tried)), key=lambda i: information[i].information * information[i].dice)
-    middle = _register_at(MIDDLE_MM, *pair, fixed.mask, tried[best], schedules[1])
+    best = max((assess(found, moving, fixed, START_MM) for found in tried), key=_score)
+    middle = _register_at(MIDDLE_MM, *pair, fixed.mask, best.moving_to_fixed, schedules[1])
     return _register_at(FINE_MM, *pair, fixed.mask, middle, schedules[2])
+
+
+def _refine_by_tissue(
+    moving: Volume, fixed: Volume, start: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Register where both are brain: the outline of a brain that is cut can hold a wrong place."""
+    inside = replace(moving, seen=moving.mask)
+    middle = _register_at(MIDDLE_MM, inside, fixed, fixed.mask, start, _MIDDLE, margin_mm=0.0)
+    return _register_at(FINE_MM, inside, fixed, fixed.mask, middle, _FINE, margin_mm=0.0)
+
+
+def _score(registration: Registration) -> float:
+    # Overlap counts too: a brain shrunk into a uniform region has high information.
+    return registration.information * registration.dice
 
 
 def _strip(volume: Volume) -> Volume:
@@ -349,17 +283,18 @@ def _register_at(
     where: NDArray[np.bool_],
     start: NDArray[np.float64],
     schedule: Schedule,
+    margin_mm: float = MASK_MARGIN_MM,
 ) -> NDArray[np.float64]:
     target, affine = coarsen(fixed.data, fixed.affine, voxel_mm)
     image, image_affine = coarsen(moving.data, moving.affine, voxel_mm)
     around = grow_mask(
-        _onto(where, fixed.affine, np.eye(4), target.shape, affine), affine, MASK_MARGIN_MM
+        onto_grid(where, fixed.affine, np.eye(4), target.shape, affine), affine, margin_mm
     )
     # Beyond the field of view there is no information, which is not the same as darkness: a
     # brain that was cut must not be stretched to fill the template.
     seen = None
     if moving.seen is not None:
-        field = _onto(moving.seen, moving.affine, np.eye(4), image.shape, image_affine)
+        field = onto_grid(moving.seen, moving.affine, np.eye(4), image.shape, image_affine)
         seen = to_ants_image(field, image_affine)
     return register(
         to_ants_image(target, affine),

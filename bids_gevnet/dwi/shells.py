@@ -1,4 +1,4 @@
-"""b-values into shells, the choice of one, and the signal as a fraction of b0.
+"""b-values into shells, the choice among them, and the signal as a fraction of b0.
 
 Scanners write jittered b-values (995, 1000, 1005, or 950 to 1050) and b0s of b = 1 or 5. A
 shell here is a run of sorted b-values without a gap wider than ``tolerance``; everything up to
@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet.errors import ParticipantError
-from bids_gevnet.settings import B0_THRESHOLD
+from bids_gevnet.errors import InputError, ParticipantError, name_people
+from bids_gevnet.settings import ALL_SHELLS, B0_THRESHOLD
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import ArrayLike, NDArray
+
+    from bids_gevnet.settings import ShellChoice
 
 SHELL_TOLERANCE = 100.0
 PREFERRED_B = 1000.0
@@ -142,6 +146,119 @@ def choose_shell(
     return min(fit, key=lambda shell: (abs(shell.b_value - target), -shell.n_directions))
 
 
+def choose_shells(shells: Shells, wanted: ShellChoice = None) -> tuple[Shell, ...]:
+    """Choose the shells that are put on the sphere, in increasing order of b.
+
+    Parameters
+    ----------
+    shells : Shells
+    wanted : tuple of float, "all" or None
+        b-values asked for, each of a shell of its own; every shell with at least 6 directions;
+        or the one shell that `choose_shell` takes.
+
+    Returns
+    -------
+    chosen : tuple of Shell
+
+    Examples
+    --------
+    >>> scan = find_shells([0, *[1000] * 6, *[3000] * 6])
+    >>> [shell.b_value for shell in choose_shells(scan, "all")]
+    [1000.0, 3000.0]
+    """
+    if wanted is None:
+        return (choose_shell(shells),)
+    if wanted == ALL_SHELLS:
+        choose_shell(shells)  # refuses a scan without b0, or without a single shell
+        return tuple(s for s in shells.shells if s.n_directions >= MIN_DIRECTIONS)
+    chosen = [choose_shell(shells, b) for b in sorted(wanted)]
+    if len({shell.b_value for shell in chosen}) < len(chosen):
+        raise ParticipantError(
+            expected=f"a shell for each of {name_shells(wanted)}",
+            found=str(shells),
+            remedy="name each shell once with --shell",
+        )
+    return tuple(chosen)
+
+
+def shared_shells(
+    b_values: Mapping[str, Sequence[float]], *, tolerance: float = SHELL_TOLERANCE
+) -> tuple[float, ...]:
+    """Return the mean b-values of the shells that all scans have; a missing one is refused.
+
+    Parameters
+    ----------
+    b_values : mapping of scan to sequence of float
+        b-values of the shells of each scan.
+    tolerance : float
+        How far a shell may be from the mean of its counterparts.
+
+    Returns
+    -------
+    shared : tuple of float
+        Increasing, to the nearest whole number.
+
+    Examples
+    --------
+    >>> shared_shells({"sub-01": [1000, 3000], "sub-02": [990, 3010]})
+    (995.0, 3005.0)
+    """
+    pooled = np.sort(np.concatenate([np.asarray(values, float) for values in b_values.values()]))
+    groups = np.split(pooled, np.flatnonzero(np.diff(pooled) > tolerance) + 1)
+    means = [float(np.round(group.mean())) for group in groups]
+    lacking = []
+    for mean in means:
+        who = [
+            scan
+            for scan, values in b_values.items()
+            if sum(abs(b - mean) <= tolerance for b in values) != 1
+        ]
+        if who:
+            lacking.append(f"no single shell near b = {mean:.0f} in {name_people(who)}")
+    if lacking:
+        raise InputError(
+            expected=f"the same shells in all scans, {name_shells(means)}, "
+            f"to within {tolerance:g} s/mm²",
+            found="; ".join(lacking),
+            remedy="name the shells that all have with --shell at the participant level, or leave "
+            "these scans out with --exclude-participant-label",
+        )
+    return tuple(means)
+
+
+def same_shells(
+    first: Sequence[float], second: Sequence[float], *, tolerance: float = SHELL_TOLERANCE
+) -> bool:
+    """Whether b-values are those of the same shells, in any order.
+
+    >>> same_shells([3000, 1000], [995, 3000]), same_shells([1000], [1000, 3000])
+    (True, False)
+    """
+    return len(first) == len(second) and bool(
+        np.allclose(sorted(first), sorted(second), rtol=0, atol=tolerance)
+    )
+
+
+def require_shells(b_values: Sequence[float], wanted: ShellChoice) -> None:
+    """Refuse samples of other shells than those asked for; unknown b-values pass."""
+    if b_values and isinstance(wanted, tuple) and not same_shells(wanted, b_values):
+        raise InputError(
+            expected=f"samples of {name_shells(wanted)}, as --shell asks for",
+            found=f"samples of {name_shells(b_values)}",
+            remedy="run the participant level with this --shell, in an OUTPUT_DIR of its own, or "
+            "leave --shell out",
+        )
+
+
+def name_shells(b_values: Sequence[float]) -> str:
+    """Write b-values for a sentence.
+
+    >>> name_shells([1000, 2995])
+    'b = 1000, 2995 s/mm²'
+    """
+    return f"b = {', '.join(f'{b:.0f}' for b in sorted(b_values))} s/mm²"
+
+
 def count_directions(bvecs: ArrayLike, *, tolerance_deg: float = SAME_AXIS_DEG) -> int:
     """Count distinct axes: g and -g are one, and so is a repeat within the tolerance.
 
@@ -169,7 +286,9 @@ def count_directions(bvecs: ArrayLike, *, tolerance_deg: float = SAME_AXIS_DEG) 
 
 
 def mean_volume(data: NDArray[np.floating[Any]], volumes: NDArray[np.intp]) -> NDArray[np.float32]:
-    """Return the mean of some volumes, without a copy of all of them.
+    """Return the mean of some volumes where they have data, without a copy of all of them.
+
+    A zero is no measurement: in a voxel that left the field of view the other volumes count.
 
     Parameters
     ----------
@@ -181,9 +300,11 @@ def mean_volume(data: NDArray[np.floating[Any]], volumes: NDArray[np.intp]) -> N
     mean : (...) array of float32
     """
     total = np.zeros(data.shape[:-1], np.float64)
+    count = np.zeros(data.shape[:-1], np.float64)
     for volume in volumes:
         total += data[..., volume]
-    return (total / len(volumes)).astype(np.float32)
+        count += np.not_equal(data[..., volume], 0)
+    return np.asarray(total / np.maximum(count, 1), dtype=np.float32)
 
 
 def divide_by_b0(

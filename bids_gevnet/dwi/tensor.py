@@ -1,22 +1,38 @@
-r"""The diffusion tensor, by DIPY, for checks and quality numbers.
+r"""The diffusion tensor, by DIPY: maps that people look at, checks and quality numbers.
 
 .. math:: S_k = S_0 \exp(-b_k g_k^T D g_k)
 
-fitted by (weighted) least squares of the logarithm. D is needed here only for its main direction
-(``direction``), its anisotropy (``fa``) and the misfit; nothing downstream is computed from it.
+fitted by (weighted) least squares of the logarithm. With :math:`\lambda_1 \ge \lambda_2 \ge
+\lambda_3` the eigenvalues of D, ``ad`` is :math:`\lambda_1`, ``rd`` the mean of the other two and
+``md`` that of all three. Nothing that is learned from is computed from D.
+
+The signal falls off exponentially with b only while b is low: maps take one shell up to
+``HIGHEST_B`` where there is one (`choose_tensor_shell`). Outside the mask they are 0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.dwi.shells import MIN_DIRECTIONS, choose_shell, find_shells
 from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from bids_gevnet.dwi.shells import Shell, Shells
+
+HIGHEST_B = 1500.0
+"""In s/mm²; above it the decay is no longer exponential and diffusivities come out too low."""
+
+SCALARS = ("fa", "md", "ad", "rd")
+"""Maps of one value a voxel: fractional anisotropy, mean, axial and radial diffusivity."""
+
+_VOXELS_AT_ONCE = 20_000
+"""In double precision with all volumes: tens of megabytes, not gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +43,8 @@ class TensorFit:
     ----------
     fa : (v,) array
         Fractional anisotropy.
-    md : (v,) array
-        Mean diffusivity, mm²/s.
+    md, ad, rd : (v,) array
+        Mean, axial and radial diffusivity, mm²/s.
     direction : (v, 3) array
         Main direction, in the axes of the gradient table.
     residual : (v,) array
@@ -37,6 +53,8 @@ class TensorFit:
 
     fa: NDArray[np.float64]
     md: NDArray[np.float64]
+    ad: NDArray[np.float64]
+    rd: NDArray[np.float64]
     direction: NDArray[np.float64]
     residual: NDArray[np.float64]
 
@@ -101,6 +119,67 @@ def fit_tensor(
     return TensorFit(
         fa=np.asarray(fit.fa, dtype=np.float64),
         md=np.asarray(fit.md, dtype=np.float64),
+        ad=np.asarray(fit.ad, dtype=np.float64),
+        rd=np.asarray(fit.rd, dtype=np.float64),
         direction=np.asarray(fit.directions[:, 0], dtype=np.float64),
         residual=np.sqrt(np.mean(np.square(misfit), axis=1)) if misfit.size else np.zeros(len(s0)),
     )
+
+
+def choose_tensor_shell(shells: Shells) -> Shell:
+    """Choose the shell that tensors are fitted to: up to `HIGHEST_B` where there is one.
+
+    >>> from bids_gevnet.dwi.shells import find_shells
+    >>> choose_tensor_shell(find_shells([0, *[700] * 6, *[2500] * 60])).b_value
+    700.0
+    """
+    low = tuple(
+        shell
+        for shell in shells.shells
+        if shell.b_value <= HIGHEST_B and shell.n_directions >= MIN_DIRECTIONS
+    )
+    return choose_shell(replace(shells, shells=low) if low else shells)
+
+
+def tensor_maps(
+    data: NDArray[Any],
+    mask: NDArray[np.bool_],
+    bvals: NDArray[np.float64],
+    bvecs: NDArray[np.float64],
+    *,
+    b0_threshold: float = B0_THRESHOLD,
+) -> dict[str, NDArray[np.float32]]:
+    """Map the tensor inside a mask by weighted least squares; a few voxels at a time.
+
+    Parameters
+    ----------
+    data : (X, Y, Z, n) array
+        All volumes; the b0s and the shell of `choose_tensor_shell` are used.
+    mask : (X, Y, Z) array of bool
+    bvals : (n,) array
+        s/mm².
+    bvecs : (n, 3) array
+        Unit vectors in the axes that colours are to stand for: world RAS.
+    b0_threshold : float
+
+    Returns
+    -------
+    maps : dict of str to array of float32
+        The maps of `SCALARS`, (X, Y, Z), and "dec", (X, Y, Z, 3): red, green and blue from 0 to
+        1, the components of the main direction times FA, without their sign. All are 0 outside
+        the mask.
+    """
+    shells = find_shells(bvals, b0_threshold=b0_threshold)
+    used = np.sort(np.concatenate([shells.b0, choose_tensor_shell(shells).volumes]))
+    voxels = np.argwhere(mask)
+    maps = {name: np.zeros(mask.shape, np.float32) for name in SCALARS}
+    maps["dec"] = np.zeros((*mask.shape, 3), np.float32)
+    for start in range(0, len(voxels), _VOXELS_AT_ONCE):
+        where = tuple(voxels[start : start + _VOXELS_AT_ONCE].T)
+        signal = np.nan_to_num(np.asarray(data[where], dtype=np.float64)[:, used])
+        fit = fit_tensor(signal, bvals[used], bvecs[used], b0_threshold=b0_threshold)
+        for name in SCALARS:
+            maps[name][where] = np.nan_to_num(getattr(fit, name))
+        colour = np.abs(fit.direction) * fit.fa[:, None]
+        maps["dec"][where] = np.nan_to_num(colour)
+    return maps

@@ -13,7 +13,7 @@ A new correction method touches four places:
 
 1. its name: `settings.Correction`, for the command line, and `CorrectionMethod` in `run`;
 2. its interface, which fills a `CorrectionFacts`;
-3. `workflows.correction`, where `plan_correction` says when it runs and a builder connects it;
+3. `workflows.correction`, where `plan_corrections` says when it runs and a builder connects it;
 4. `report.correction_methods`, which holds its title, its sentence for the methods text and
    what it leaves uncorrected.
 
@@ -22,36 +22,51 @@ Alerts, report sections, group measures and `--boilerplate-only` follow from the
 
 from bids_gevnet.facts.run import (
     AcquisitionFacts,
+    CleaningFacts,
     ConformFacts,
     CorrectionFacts,
     CorrectionMethod,
+    DenoisingMethod,
+    EncodingTrial,
+    NoiseFacts,
     OutlierSlice,
     ScannerFacts,
     Susceptibility,
     SusceptibilityField,
 )
 from bids_gevnet.facts.scan import (
+    BiasFacts,
     GradientCheck,
     JoinFacts,
+    LeftOutRun,
     MaskFacts,
     PredictionFacts,
     QualityFacts,
     RegistrationFacts,
     ScanFacts,
     ShellFacts,
+    ShellSignal,
+    SourceFacts,
     SphereFacts,
     StandardFacts,
+    TensorFacts,
     ToolFacts,
 )
 
 __all__ = [
     "AcquisitionFacts",
+    "BiasFacts",
+    "CleaningFacts",
     "ConformFacts",
     "CorrectionFacts",
     "CorrectionMethod",
+    "DenoisingMethod",
+    "EncodingTrial",
     "GradientCheck",
     "JoinFacts",
+    "LeftOutRun",
     "MaskFacts",
+    "NoiseFacts",
     "OutlierSlice",
     "PredictionFacts",
     "QualityFacts",
@@ -59,9 +74,12 @@ __all__ = [
     "ScanFacts",
     "ScannerFacts",
     "ShellFacts",
+    "ShellSignal",
+    "SourceFacts",
     "SphereFacts",
     "StandardFacts",
     "Susceptibility",
     "SusceptibilityField",
+    "TensorFacts",
     "ToolFacts",
 ]

@@ -8,22 +8,26 @@ from typing import Literal
 
 from bids_gevnet.facts.json_form import Count, Facts, Positive, Rows
 
-CorrectionMethod = Literal["eddy", "model", "ants", "none"]
-"""Ways to correct a run: FSL eddy, the model-based corrector, rigid registration, none."""
+CorrectionMethod = Literal["eddy", "model", "ants", "none", "preprocessed"]
+"""Ways to correct a run: FSL eddy, the model-based corrector, rigid registration, none; or another
+pipeline has corrected it before."""
 
 Susceptibility = Literal[
     "corrected",
     "no_opposite_b0",
     "unknown_direction",
+    "to_be_tried",
+    "same_direction",
     "no_topup",
     "another_grid",
     "no_improvement",
     "not_supported",
 ]
 """Whether susceptibility distortions were corrected, and if not, why:
-there is no b0 with the opposite phase encoding; the phase-encoding direction is not stated;
-FSL has no topup; the opposite b0 is on another voxel grid; the estimated field did not bring
-the two b0s closer; the correction method cannot."""
+there is no b0 with the opposite phase encoding; the phase-encoding direction is not stated, and
+there is no b0 to compare with; nothing has run yet, and equal and opposite encoding will be tried;
+they were tried, and the b0s agree better as equal; FSL has no topup; the opposite b0 is on another
+voxel grid; the estimated field did not bring the two b0s closer; the correction method cannot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,68 @@ class ConformFacts(Facts):
     bvecs_ras: Rows = ()
 
 
+DenoisingMethod = Literal["mppca", "patch2self", "none"]
+"""Ways to denoise a run: principal components of patches, prediction from other volumes, none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseFacts(Facts):
+    """What denoising removed from one run.
+
+    Attributes
+    ----------
+    sigma : float or None
+        Standard deviation of the noise, median in the brain, in the units of the raw image.
+    removed : float or None
+        Root mean square of what was removed over the mean signal, median in the brain; no unit.
+    edge_correlation : float or None
+        Rank correlation of what was removed with the edges of tissue; no unit.
+    noise_correlation : float or None
+        The same for simulated noise: 95th percentile; no unit.
+    anatomy : bool or None
+        Whether what was removed follows the edges clearly more than noise does.
+    """
+
+    sigma: float | None = None
+    removed: float | None = None
+    edge_correlation: float | None = None
+    noise_correlation: float | None = None
+    anatomy: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningFacts(Facts):
+    """How one run was cleaned before motion and distortions were corrected.
+
+    Attributes
+    ----------
+    denoising : {"mppca", "patch2self", "none"} or None
+        Method of denoising.
+    denoising_reason : str
+        Why, as a phrase, where the data decided.
+    unringing : bool or None
+        Whether Gibbs ringing was removed.
+    unringing_reason : str
+        Why, as a phrase, where the data decided.
+    partial_fourier : float or None
+        Share of k-space that was acquired, as the sidecar states it; no unit, 1 for all.
+    noise : NoiseFacts or None
+        What denoising removed; None without denoising.
+    """
+
+    denoising: DenoisingMethod | None = None
+    denoising_reason: str = ""
+    unringing: bool | None = None
+    unringing_reason: str = ""
+    partial_fourier: float | None = None
+    noise: NoiseFacts | None = None
+
+    @property
+    def is_denoised(self) -> bool:
+        """Whether denoising ran, or will."""
+        return self.denoising in {"mppca", "patch2self"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlierSlice(Facts):
     """A slice with lost signal that was replaced by its prediction.
@@ -141,8 +207,28 @@ class OutlierSlice(Facts):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingTrial(Facts):
+    """Two b0s compared as if their phase encodings were equal, and as if they were opposite.
+
+    Attributes
+    ----------
+    image : str
+        File name of the other image; no unit.
+    as_equal, as_opposite : float or None
+        Correlation of the two under either assumption; no unit.
+    opposite : bool or None
+        Whether they were taken as opposite.
+    """
+
+    image: str = ""
+    as_equal: float | None = None
+    as_opposite: float | None = None
+    opposite: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SusceptibilityField(Facts):
-    """The susceptibility field that the model-based corrector estimated.
+    """The susceptibility field that the model-based corrector or topup estimated.
 
     Attributes
     ----------
@@ -170,7 +256,7 @@ class CorrectionFacts(Facts):
 
     Attributes
     ----------
-    method : {"eddy", "model", "ants", "none"} or None
+    method : {"eddy", "model", "ants", "none", "preprocessed"} or None
         What ran, which may differ from what was chosen where the data did not allow it.
     program : str
         Name of the external program, where one ran.
@@ -193,13 +279,20 @@ class CorrectionFacts(Facts):
         Slices replaced by their prediction: a count; None where none were looked for.
     outliers : tuple of OutlierSlice
         The first of them; no unit.
+    slice_z_scores : tuple of tuple of float
+        A row per volume, a number per slice: distance of its signal from the prediction, in
+        standard deviations, negative where signal is lost; empty where none were looked for.
     misfit_before, misfit_after : float or None
         Misfit of the tensor in white matter before and after eddy, as a fraction of b0; None
         where it was not compared.
     susceptibility : str or None
         Whether susceptibility distortions were corrected, and if not, why.
+    field_from_t1w : bool or None
+        Whether the field was estimated from the T1w, not from an opposite b0.
     field : SusceptibilityField or None
-        The field, where the model-based corrector estimated one.
+        The field, where the model-based corrector or topup estimated one.
+    encoding_trials : tuple of EncodingTrial
+        How b0s were compared whose phase encodings may be equal or opposite; no unit.
     """
 
     method: CorrectionMethod | None = None
@@ -212,7 +305,10 @@ class CorrectionFacts(Facts):
     phase_encoding_axis: Literal["i", "j", "k"] | None = None
     outlier_slices: Count | None = None
     outliers: tuple[OutlierSlice, ...] = ()
+    slice_z_scores: Rows = ()
     misfit_before: float | None = None
     misfit_after: float | None = None
     susceptibility: Susceptibility | None = None
+    field_from_t1w: bool | None = None
     field: SusceptibilityField | None = None
+    encoding_trials: tuple[EncodingTrial, ...] = ()

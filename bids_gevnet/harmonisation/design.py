@@ -16,6 +16,7 @@ other site has, it is not: site and diagnosis coincide there, and no statistics 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,6 @@ Value = float | str | None
 MIN_RESIDUAL_DOF = 3
 """Residual degrees of freedom below which no covariate is added: the variance needs some."""
 
-_STRONG_ASSOCIATION = 0.5  # Cramér's V; 1 means one determines the other
 _TOLERANCE = 1e-8
 
 
@@ -51,7 +51,7 @@ class Design:
     columns : tuple of str
         What the other columns are.
     association : float
-        Cramér's V of site and diagnosis; 0 if there is only one of either or too few scans.
+        Cramér's V of site and diagnosis over people; 0 if there is only one of either or too few.
     warnings : tuple of str
         Sentences for the reader.
     """
@@ -68,6 +68,8 @@ def build_design(
     sites: Sequence[str],
     groups: Sequence[str | None] | None = None,
     covariates: Mapping[str, Sequence[Value]] | None = None,
+    *,
+    participants: Sequence[str] | None = None,
 ) -> Design:
     """Make the design matrix and find out which sites can be compared.
 
@@ -80,7 +82,11 @@ def build_design(
     covariates : mapping of name to sequence
         Numbers, or words for categories; None where missing. One that leaves sites that could be
         compared without it no longer comparable is left out, with a warning.
+    participants : sequence of str, optional
+        Who each scan is of; every scan is another person's if not given.
     """
+    people = participants or [str(number) for number in range(len(sites))]
+    count = round(person_weights(people, sites).sum())
     names = tuple(sorted(set(sites)))
     matrix = np.array([[float(site == name) for name in names] for site in sites])
     alone = _components(matrix, names)
@@ -91,16 +97,17 @@ def build_design(
         block, labels, _ = _encode("diagnosis", groups)
         matrix = np.hstack([matrix, block])
         columns += labels
-        association = cramers_v(cross_table(sites, [str(g) for g in groups])) or 0.0
-        warnings += _confounding(names, sites, groups, _components(matrix, names), association)
+        pairs = sorted(set(zip(people, sites, map(str, groups), strict=True)))
+        association = cramers_v(cross_table([p[1] for p in pairs], [p[2] for p in pairs])) or 0.0
+        warnings += _confounding(names, sites, groups, _components(matrix, names))
     components = _components(matrix, names) if columns else alone
     for name, values in (covariates or {}).items():
         block, labels, missing = _encode(name, values)
         wider = np.hstack([matrix, block])
         if not labels:
             warnings.append(f"{name} is the same for everybody or unknown: not in the model.")
-        elif len(wider) - np.linalg.matrix_rank(wider) < MIN_RESIDUAL_DOF:
-            warnings.append(f"Too few scans to account for {name} in the harmonisation.")
+        elif count - np.linalg.matrix_rank(wider) < MIN_RESIDUAL_DOF:
+            warnings.append(f"Too few people to account for {name} in the harmonisation.")
         elif _components(wider, names) != components:
             warnings.append(
                 f"{name} cannot be separated from the site: harmonisation does not account for it."
@@ -113,6 +120,19 @@ def build_design(
                     f"{name} is missing for {missing} scans: the mean is used instead."
                 )
     return Design(matrix, names, components, tuple(columns), association, tuple(warnings))
+
+
+def person_weights(participants: Sequence[str], sites: Sequence[str]) -> NDArray[np.float64]:
+    """Weights that let the scans of a person at a site count as one: (n_scans,) array.
+
+    Examples
+    --------
+    >>> person_weights(["x", "x", "y"], ["A", "A", "A"]).tolist()
+    [0.5, 0.5, 1.0]
+    """
+    units = list(zip(participants, sites, strict=True))
+    counted = Counter(units)
+    return np.array([1 / counted[unit] for unit in units])
 
 
 def _encode(name: str, values: Sequence[Value]) -> tuple[NDArray[np.float64], list[str], int]:
@@ -158,9 +178,8 @@ def _confounding(
     sites: Sequence[str],
     groups: Sequence[str | None],
     components: tuple[tuple[str, ...], ...],
-    association: float,
 ) -> list[str]:
-    """Warn where site and diagnosis cannot be separated, or hardly."""
+    """Warn where site and diagnosis cannot be separated."""
     if len(names) < 2:
         return []
     if len(components) > 1:
@@ -176,12 +195,6 @@ def _confounding(
             "Site and diagnosis cannot be separated: no other site shares the diagnoses of "
             f"{listed}. These sites are not harmonised, because that would remove or invent "
             "differences between diagnoses, and a classifier may learn the scanner instead."
-        )
-        return [sentence]
-    if association > _STRONG_ASSOCIATION:
-        sentence = (
-            f"Site and diagnosis are strongly associated (Cramér's V = {association:.2f}): "
-            "differences between diagnoses may be differences between scanners."
         )
         return [sentence]
     return []

@@ -47,7 +47,7 @@ def log_rish_maps(
 
     Parameters
     ----------
-    samples : (n_voxels, 6 nside^2) array
+    samples : (n_voxels, n_shells * 6 nside^2) array
         S/b0 at the voxels of the mask, in the order of ``mask.nonzero()``.
     mask : (X, Y, Z) bool array
     voxel_mm : float
@@ -57,21 +57,23 @@ def log_rish_maps(
 
     Returns
     -------
-    maps : (X, Y, Z, n_degrees) array of float32
-        Degrees 0, 2, ... as `fit_limits` gives them; NaN where too little brain is near.
+    maps : (X, Y, Z, n_shells * n_degrees) array of float32
+        Degrees 0, 2, ... as `fit_limits` gives them, shell after shell; NaN where too little
+        brain is near.
     """
     lmax, degrees = fit_limits(nside)
-    energy = np.zeros((*mask.shape, len(degrees)), np.float32)
-    energy[mask] = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
+    inside = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
+    energy = np.zeros((*mask.shape, inside.shape[1]), np.float32)
+    energy[mask] = inside
     weight = mask.astype(np.float32)
     if fwhm_mm > 0:
         sigma = fwhm_mm / voxel_mm / np.sqrt(8 * np.log(2))
         weight = _smooth(weight, sigma)
-        for number in range(len(degrees)):
+        for number in range(energy.shape[-1]):
             energy[..., number] = _smooth(energy[..., number], sigma)
     maps: NDArray[np.float32] = np.full(energy.shape, np.nan, np.float32)
-    inside = weight > _ENOUGH
-    maps[inside] = np.log(np.maximum(energy[inside] / weight[inside, None], _FLOOR))
+    near = weight > _ENOUGH
+    maps[near] = np.log(np.maximum(energy[near] / weight[near, None], _FLOOR))
     return maps
 
 

@@ -41,7 +41,8 @@ class RishGains:
 
     Parameters
     ----------
-    gains : (n_sites, X, Y, Z, n_degrees) array of float32
+    gains : (n_sites, X, Y, Z, n_shells * n_degrees) array of float32
+        All degrees of the first shell, then of the next.
     sites : tuple of str
     degrees : tuple of int
     nside : int
@@ -54,6 +55,8 @@ class RishGains:
     columns : tuple of str
         What else the model accounted for.
     warnings : tuple of str
+    b_values : tuple of float
+        Of the shells, in the order of the samples; empty for one shell of any b-value.
 
     Examples
     --------
@@ -71,19 +74,20 @@ class RishGains:
     association: float = 0.0
     columns: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    b_values: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         wrong = (
             self.gains.ndim != 5
             or self.gains.shape[0] != len(self.sites)
-            or self.gains.shape[-1] != len(self.degrees)
+            or self.gains.shape[-1] != self.shells * len(self.degrees)
             or not np.isfinite(self.gains).all()
             or (self.gains <= 0).any()
         )
         if wrong:
             raise InputError(
                 expected=f"positive gains for {len(self.sites)} sites and {len(self.degrees)} "
-                "degrees on a voxel grid",
+                f"degrees of {self.shells} shell(s) on a voxel grid",
                 found=f"an array of shape {self.gains.shape}",
                 remedy="fit the harmonisation again",
             )
@@ -92,6 +96,11 @@ class RishGains:
     def shape(self) -> tuple[int, ...]:
         """Voxels of the grid along each axis."""
         return self.gains.shape[1:4]
+
+    @property
+    def shells(self) -> int:
+        """How many shells are harmonised, each with gains of its own."""
+        return max(1, len(self.b_values))
 
     def knows(self, site: str) -> bool:
         """Whether the site was among those fitted."""
@@ -111,8 +120,8 @@ class RishGains:
 
         Parameters
         ----------
-        samples : (X, Y, Z, 6 nside^2) array, or (n_voxels, 6 nside^2) array with ``mask``
-            S/b0 at the distinct HEALPix points.
+        samples : (X, Y, Z, points) array, or (n_voxels, points) array with ``mask``
+            S/b0 at the 6 nside^2 distinct HEALPix points, shell after shell.
         site : str
         mask : (X, Y, Z) bool array, optional
             Which voxels the samples are, in the order of ``mask.nonzero()``.
@@ -133,9 +142,9 @@ class RishGains:
         if not self.corrects(site):
             return result
         gains = self.gains[self.sites.index(site)]
-        gains = gains.reshape(-1, len(self.degrees)) if mask is None else gains[mask]
-        flat = result.reshape(-1, samples.shape[-1])
+        gains = (gains if mask is None else gains[mask]).reshape(-1, len(self.degrees))
         analysis, synthesis, membership = self._operators()
+        flat = result.reshape(-1, len(analysis))  # (voxels * shells, points)
         for start in range(0, len(flat), _CHUNK):
             piece = slice(start, start + _CHUNK)
             coefficients = flat[piece] @ analysis  # (voxels, coefficients)
@@ -167,6 +176,7 @@ class RishGains:
             "association": self.association,
             "columns": self.columns,
             "warnings": self.warnings,
+            "b_values": self.b_values,
         }
         text = json.dumps(facts, sort_keys=True).encode()
         np.savez_compressed(target, gains=self.gains, facts=np.frombuffer(text, np.uint8))
@@ -204,8 +214,8 @@ def _read(path: Path) -> RishGains:
         facts = json.loads(bytes(np.asarray(content["facts"], np.uint8)))
         if not isinstance(facts, dict) or facts.pop("format", None) != _FORMAT:
             raise ValueError("another format")
-        for name in ("sites", "degrees", "columns", "warnings"):
-            facts[name] = tuple(facts[name])
+        for name in ("sites", "degrees", "columns", "warnings", "b_values"):
+            facts[name] = tuple(facts.get(name, ()) if name == "b_values" else facts[name])
         return RishGains(gains=content["gains"].astype(np.float32), **_typed(facts))
 
 
@@ -216,6 +226,7 @@ def _typed(facts: dict[str, Any]) -> dict[str, Any]:
         "columns": str,
         "warnings": str,
         "degrees": int,
+        "b_values": float,
     }
     for name, kind in kinds.items():
         if not all(isinstance(item, kind) for item in facts[name]):

@@ -19,17 +19,21 @@ drawn towards zero, hence the gain towards 1, by how uncertain they are:
 with se_m from the same model of each scan's mean, and tau^2 the variance of d over the brain less
 what the standard errors explain. Then gains are clipped.
 
+Scans of one person at one site are not independent: each has a weight of one over their number,
+and degrees of freedom count people, not scans.
+
 Memory does not grow with the number of scans: X^T Y and Y^T Y are summed scan by scan.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.harmonisation.design import build_design
+from bids_gevnet.harmonisation.design import build_design, person_weights
 from bids_gevnet.harmonisation.features import FWHM_MM
 from bids_gevnet.harmonisation.gains import RishGains
 from bids_gevnet.harmonisation.rish import DEGREES
@@ -63,12 +67,13 @@ def fit_rish_glm(
     nside: int = 4,
     degrees: tuple[int, ...] = DEGREES,
     fwhm_mm: float = FWHM_MM,
+    b_values: tuple[float, ...] = (),
 ) -> RishGains:
     """Fit the gains of all sites.
 
     Parameters
     ----------
-    maps : sequence of (X, Y, Z, n_degrees) arrays
+    maps : sequence of (X, Y, Z, n_shells * n_degrees) arrays
         From `log_rish_maps`; read one at a time and twice, so it may load them from disk.
     participants, sites : sequences of str
         Of each scan.
@@ -78,6 +83,8 @@ def fit_rish_glm(
         Site whose signal is left as it is; all comparable sites' mean if None.
     nside, degrees, fwhm_mm
         How the maps were made.
+    b_values : tuple of float
+        Of the shells, each of which has gains of its own; may be empty for one shell.
 
     Returns
     -------
@@ -104,24 +111,28 @@ def fit_rish_glm(
             found=repr(reference),
             remedy="name a site of the training data, or none for the mean over sites",
         )
-    design = build_design(sites, groups, covariates)
+    design = build_design(sites, groups, covariates, participants=participants)
     allowed, warnings = _allowed_degrees(design, participants, sites, degrees, reference)
     inside, mean = _presence(maps)
-    products, squares, scan_means = _accumulate(maps, design.matrix, inside, mean)
-    fit = _Model(design.matrix)
+    weights = person_weights(participants, sites)
+    matrix = np.sqrt(weights)[:, None] * design.matrix
+    products, squares, scan_means = _accumulate(maps, matrix, np.sqrt(weights), inside, mean)
+    fit = _Model(matrix, people=round(weights.sum()))
     if fit.dof < 1:
         # No residual, no standard error: nothing says how far to trust a difference.
         allowed = dict.fromkeys(allowed, ())
         warnings.append("Too few scans to harmonise sites.")
-    log_gains = np.zeros((len(design.sites), *inside.shape, len(degrees)))
+    shells = max(1, len(b_values))
+    log_gains = np.zeros((len(design.sites), *inside.shape, shells * len(degrees)))
     for number, site in enumerate(design.sites):
         if not allowed[site]:
             continue
         contrast = _contrast(design, site, reference)
-        level, level_se = fit.contrast(design.matrix.T @ scan_means, scan_means, contrast)
-        delta, se = fit.contrast(products, None, contrast, squares)
+        mean_squares = np.square(scan_means).sum(axis=0)
+        level, level_se = fit.contrast(matrix.T @ scan_means, mean_squares, contrast)
+        delta, se = fit.contrast(products, squares, contrast)
         shrunk_level, deviation = shrink(delta, se, level, level_se)
-        kept = np.isin(degrees, allowed[site])
+        kept = np.tile(np.isin(degrees, allowed[site]), shells)
         log_gains[number] = np.where(kept, shrunk_level, 0.0)
         log_gains[number][inside] += np.where(kept, deviation, 0.0)
     gains = np.exp(np.clip(log_gains / 2, -np.log(CLIP), np.log(CLIP)))
@@ -135,6 +146,7 @@ def fit_rish_glm(
         association=design.association,
         columns=design.columns,
         warnings=(*design.warnings, *warnings),
+        b_values=tuple(b_values),
     )
 
 
@@ -161,24 +173,21 @@ def shrink(delta: Floats, se: Floats, level: Floats, level_se: Floats) -> tuple[
 
 
 class _Model:
-    """Contrasts of one design."""
+    """Contrasts of one design, its rows weighted, of some people."""
 
-    def __init__(self, matrix: Floats) -> None:
+    def __init__(self, matrix: Floats, *, people: int) -> None:
         self.inverse = np.linalg.pinv(matrix.T @ matrix)
-        self.dof = len(matrix) - int(np.linalg.matrix_rank(matrix))
+        self.dof = people - int(np.linalg.matrix_rank(matrix))
 
     def contrast(
         self,
         products: Floats,
-        data: Floats | None,
+        squares: Floats,
         contrast: Floats,
-        squares: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Estimate and standard error from X^T Y and either Y or the sums of its squares."""
-        total = np.square(data).sum(axis=0) if data is not None else squares
-        assert total is not None
+        """Estimate and standard error from X^T Y and the sums of the squares of Y."""
         beta = np.tensordot(self.inverse, products, axes=1)  # (columns, ...)
-        residual = total - np.einsum("p...,p...->...", beta, products)
+        residual = squares - np.einsum("p...,p...->...", beta, products)
         variance = np.maximum(residual, 0) / max(self.dof, 1)
         estimate = np.asarray(np.tensordot(contrast, beta, axes=1), dtype=np.float64)
         return estimate, np.sqrt(variance * float(contrast @ self.inverse @ contrast))
@@ -221,17 +230,14 @@ def _contrast(design: Design, site: str, reference: str | None) -> Floats:
 
 def _presence(maps: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.bool_], Floats]:
     """Voxels that nearly all scans have, and their mean over the scans that have them."""
-    count: NDArray[np.int64] | None = None
-    total: Floats | None = None
-    for scan in maps:
+    scans = iter(maps)
+    first = next(scans)
+    count = np.zeros(first.shape[:-1], np.int64)
+    total = np.zeros(first.shape)
+    for scan in chain([first], scans):
         present = np.isfinite(scan[..., 0])
-        if count is None or total is None:
-            count = np.zeros(present.shape, np.int64)
-            total = np.zeros(scan.shape)
         count += present
         total += np.where(present[..., None], scan, 0.0)
-    assert count is not None
-    assert total is not None
     inside: NDArray[np.bool_] = count >= max(1.0, _PRESENCE * len(maps))
     if not inside.any():
         raise InputError(
@@ -245,16 +251,20 @@ def _presence(maps: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.bool_], F
 def _accumulate(
     maps: Sequence[NDArray[np.float32]],
     matrix: Floats,
+    root_weights: Floats,
     inside: NDArray[np.bool_],
     mean: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """X^T Y (columns, voxels, degrees), sums of squares (voxels, degrees), means of scans."""
+    """X^T Y (columns, voxels, degrees), sums of squares (voxels, degrees), means of scans.
+
+    The rows of X are weighted already, those of Y are here.
+    """
     products = np.zeros((matrix.shape[1], *mean.shape))
     squares = np.zeros(mean.shape)
     scan_means = np.zeros((len(matrix), mean.shape[1]))
-    for number, (row, scan) in enumerate(zip(matrix, maps, strict=True)):
+    for number, (row, root, scan) in enumerate(zip(matrix, root_weights, maps, strict=True)):
         # Centred, so that a voxel outside a scan's mask counts as that voxel's mean.
-        centred = np.nan_to_num(scan[inside] - mean)
+        centred = root * np.nan_to_num(scan[inside] - mean)
         for column in np.flatnonzero(row):
             products[column] += row[column] * centred
         squares += np.square(centred)

@@ -38,8 +38,8 @@ def rish_features(
 
     Parameters
     ----------
-    samples : (..., 6 nside^2) array
-        S/b0 at the distinct HEALPix points.
+    samples : (..., n_shells * 6 nside^2) array
+        S/b0 at the distinct HEALPix points, shell after shell.
     nside : int
     degrees : tuple of int
         Even degrees up to ``lmax``.
@@ -48,7 +48,8 @@ def rish_features(
 
     Returns
     -------
-    features : (..., n_degrees) array of float32
+    features : (..., n_shells * n_degrees) array of float32
+        All degrees of the first shell, then of the next.
 
     Examples
     --------
@@ -57,9 +58,10 @@ def rish_features(
     True
     """
     matrix = analysis_matrix(nside, lmax)
-    if samples.shape[-1] != matrix.shape[1]:
+    shells, rest = divmod(samples.shape[-1], matrix.shape[1])
+    if rest or not shells:
         raise InputError(
-            expected=f"{matrix.shape[1]} distinct samples per voxel (nside {nside})",
+            expected=f"{matrix.shape[1]} distinct samples per voxel and shell (nside {nside})",
             found=f"{samples.shape[-1]}",
             remedy="resample to this nside first",
         )
@@ -74,10 +76,10 @@ def rish_features(
     wanted = np.isin(column_degree, degrees)
     operator = np.ascontiguousarray(matrix[wanted].T, dtype=np.float32)  # (points, coefficients)
     membership = np.equal.outer(column_degree[wanted], np.asarray(degrees)).astype(np.float32)
-    flat = samples.reshape(-1, samples.shape[-1])
+    flat = samples.reshape(-1, matrix.shape[1])  # (voxels * shells, points)
     features = np.empty((len(flat), len(degrees)), np.float32)
     for start in range(0, len(flat), _CHUNK):
         piece = slice(start, start + _CHUNK)
         coefficients = flat[piece].astype(np.float32, copy=False) @ operator
         features[piece] = np.square(coefficients) @ membership
-    return features.reshape(*samples.shape[:-1], len(degrees))
+    return features.reshape(*samples.shape[:-1], shells * len(degrees))

@@ -33,6 +33,7 @@ def fit(
     covariates: Mapping[str, Sequence[Value]] | None = None,
     reference: str | None = None,
     fwhm_mm: float = FWHM_MM,
+    b_values: tuple[float, ...] = (),
 ) -> RishGains:
     """Fit the gains that bring the sites of a study together.
 
@@ -41,9 +42,9 @@ def fit(
 
     Parameters
     ----------
-    scans : sequence of (X, Y, Z, 6 nside^2) arrays
-        S/b0 at the distinct HEALPix points, all on one grid in template space
-        (`bids_gevnet.dwi.sample_shell`).
+    scans : sequence of (X, Y, Z, n_shells * 6 nside^2) arrays
+        S/b0 at the distinct HEALPix points, shell after shell, all on one grid in template space
+        (`bids_gevnet.dwi.sample_shells`).
     masks : sequence of (X, Y, Z) bool arrays
         Brains.
     sites : sequence of str
@@ -59,6 +60,8 @@ def fit(
         Site that the others are brought to; the mean over sites if not given.
     fwhm_mm : float
         Smoothness of the gains.
+    b_values : tuple of float
+        Of the shells, each of which has gains of its own; may be empty for one shell.
 
     Returns
     -------
@@ -78,10 +81,11 @@ def fit(
     0.5
     """
     counts = {scan.shape[-1] for scan in scans}
-    nside = math.isqrt(max(counts, default=0) // 6)
-    if len(counts) != 1 or 6 * nside**2 not in counts:
+    shells = max(1, len(b_values))
+    nside = math.isqrt(max(counts, default=0) // (6 * shells))
+    if len(counts) != 1 or shells * 6 * nside**2 not in counts:
         raise InputError(
-            expected="scans with 6 nside^2 samples per voxel, the same number in all",
+            expected="scans with 6 nside^2 samples per voxel and shell, the same number in all",
             found=", ".join(map(str, sorted(counts))) or "no scans",
             remedy="resample every scan to the distinct points of one HEALPix grid",
         )
@@ -99,6 +103,7 @@ def fit(
         nside=nside,
         degrees=fit_limits(nside)[1],
         fwhm_mm=fwhm_mm,
+        b_values=b_values,
     )
 
 
@@ -113,7 +118,8 @@ def apply(
     Parameters
     ----------
     gains : RishGains
-    samples : (X, Y, Z, 6 nside^2) array, or (n_voxels, 6 nside^2) array with ``mask``
+    samples : (X, Y, Z, points) array, or (n_voxels, points) array with ``mask``
+        6 nside^2 points, shell after shell.
     site : str
     mask : (X, Y, Z) bool array, optional
         Which voxels the samples are, in the order of ``mask.nonzero()``.

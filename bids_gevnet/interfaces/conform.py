@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from nipype.interfaces.base import (
     BaseInterfaceInputSpec,
     File,
@@ -12,9 +13,9 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.bids.gradient_files import read_gradient_table
+from bids_gevnet.bids.gradient_files import GradientTable, read_gradient_table
 from bids_gevnet.dwi.conform import conform
-from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
+from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, rotate_bvecs, voxel_sizes
 from bids_gevnet.facts import ConformFacts
 from bids_gevnet.interfaces.series import Series, read_image, to_rows, write_facts, write_series
 from bids_gevnet.settings import B0_THRESHOLD
@@ -46,30 +47,41 @@ class Conform(SimpleInterface):
 
     def _run_interface(self, runtime: Any) -> Any:
         folder = Path(runtime.cwd)
-        data, affine = read_image(self.inputs.image)
-        table = read_gradient_table(
-            Path(self.inputs.image),
-            Path(self.inputs.bval),
-            Path(self.inputs.bvec),
-            n_volumes=data.shape[3],
-            b0_threshold=self.inputs.b0_threshold,
-        )
-        bvals = table.bvals
-        # What the scanner computed from the other volumes follows them, and has no gradient.
-        data = data[..., : len(bvals)]
-        conformed = conform(data, affine, bvecs_fsl_to_ras(table.bvecs, affine))
-        assert conformed.bvecs_ras is not None
-        series = Series(conformed.data, conformed.affine, bvals, conformed.bvecs_ras)
+        data, affine, table = read_run(self.inputs)
+        conformed = conform(data, affine)
+        bvecs = rotate_bvecs(bvecs_fsl_to_ras(table.bvecs, affine), conformed.old_to_new)
+        series = Series(conformed.data, conformed.affine, table.bvals, bvecs)
         image, gradients = write_series(folder, series)
         self._results["image"] = str(image)
         self._results["gradients"] = str(gradients)
         self._results["old_to_new"] = conformed.old_to_new.tolist()
-        facts = ConformFacts(
-            shape=tuple(data.shape),
-            voxel_mm=tuple(np.round(np.diag(conformed.affine)[:3], 4).tolist()),
-            not_finite=conformed.n_not_finite,
-            bvals=tuple(bvals.tolist()),
-            bvecs_ras=to_rows(np.round(conformed.bvecs_ras, 5)),
-        )
+        facts = conform_facts(series, data.shape, conformed.n_not_finite)
         self._results["facts"] = write_facts(folder, facts)
         return runtime
+
+
+def read_run(
+    inputs: Any,
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64], GradientTable]:
+    """Read the image, bval and bvec that a node was given: voxels, affine and gradients."""
+    data, affine = read_image(inputs.image)
+    table = read_gradient_table(
+        Path(inputs.image),
+        Path(inputs.bval),
+        Path(inputs.bvec),
+        n_volumes=data.shape[3],
+        b0_threshold=inputs.b0_threshold,
+    )
+    # What the scanner computed from the other volumes follows them, and has no gradient.
+    return data[..., : len(table.bvals)], affine, table
+
+
+def conform_facts(series: Series, shape: tuple[int, ...], not_finite: int) -> ConformFacts:
+    """State what a run is like after conforming; `shape` is that of the image as it was read."""
+    return ConformFacts(
+        shape=tuple(shape),
+        voxel_mm=tuple(np.round(voxel_sizes(series.affine), 4).tolist()),
+        not_finite=not_finite,
+        bvals=tuple(series.bvals.tolist()),
+        bvecs_ras=to_rows(np.round(series.bvecs_ras, 5)),
+    )

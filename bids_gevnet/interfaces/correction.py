@@ -11,6 +11,7 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
@@ -19,9 +20,9 @@ from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.conform import Conformed, conform, ras_order
 from bids_gevnet.dwi.gradients import rotate_bvecs
 from bids_gevnet.dwi.motion import displacement_mm, rigid_parameters
-from bids_gevnet.dwi.phase_encoding import reorder_phase_encoding
+from bids_gevnet.dwi.phase_encoding import Relation, reorder_phase_encoding
 from bids_gevnet.dwi.shells import Shells, find_shells
-from bids_gevnet.facts import CorrectionFacts, OutlierSlice, SusceptibilityField
+from bids_gevnet.facts import CorrectionFacts, EncodingTrial, OutlierSlice, SusceptibilityField
 from bids_gevnet.interfaces.confounds import write_confounds
 from bids_gevnet.interfaces.series import (
     Series,
@@ -37,9 +38,10 @@ from bids_gevnet.settings import B0_THRESHOLD
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bids_gevnet.dwi.correction import OppositeB0
+    from bids_gevnet.dwi.correction import Anatomy, OppositeB0
     from bids_gevnet.dwi.model_corrector.corrector import Correction
     from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility as Field
+    from bids_gevnet.dwi.polarity import Trial
 
 _MOST_LISTED = 200
 _MOST_PIXELS = 48
@@ -57,6 +59,11 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
     opposite_images = traits.List(File(exists=True), desc="raw images, opposite encoding")
     opposite_bvals = traits.List(traits.Str(), desc="their bval files, '' where all are b0")
     opposite_readout_s = traits.List(traits.Float(), desc="their total readout times")
+    opposite_certain = traits.List(
+        traits.Bool(),
+        desc="whether each is known to be opposite (default: all are); else both ways are tried",
+    )
+    t1w = File(exists=True, desc="T1w to estimate the field from where there are none")
     why_no_opposite = traits.Enum(
         "no_opposite_b0",
         "unknown_direction",
@@ -101,13 +108,19 @@ class CorrectSeries(SimpleInterface):
                 slice_axis,
             ),
             self._opposite_b0s(),
+            anatomy=self._anatomy() if isdefined(self.inputs.t1w) else None,
             n_threads=self.inputs.num_threads,
         )  # fmt: skip
         self._write(folder, series, estimate.correction, slice_axis)
         outcome = estimate.outcome
         if outcome == "no_opposite_b0":
             outcome = self.inputs.why_no_opposite
-        facts = replace(correction_facts(estimate.correction, shells), susceptibility=outcome)
+        facts = replace(
+            correction_facts(estimate.correction, shells),
+            susceptibility=outcome,
+            encoding_trials=tuple(trial_facts(*trial) for trial in estimate.trials),
+            field_from_t1w=isdefined(self.inputs.t1w) and outcome == "corrected",
+        )
         if estimate.field is not None:
             first = shells.b0[0] if shells.b0.size else 0
             head = np.asarray(series.data[..., first], dtype=np.float32)
@@ -123,10 +136,11 @@ class CorrectSeries(SimpleInterface):
             return
         _, raw_affine = read_image(self.inputs.raw_image)
         conformed = conform(np.zeros(read_shape(self.inputs.raw_image), np.uint8), raw_affine)
-        for image, bval, readout in zip(
+        for image, bval, readout, certain in zip(
             self.inputs.opposite_images,
             self.inputs.opposite_bvals,
             self.inputs.opposite_readout_s,
+            self.inputs.opposite_certain or [True] * len(self.inputs.opposite_images),
             strict=True,
         ):
             other = self._first_b0(image, bval)
@@ -135,7 +149,17 @@ class CorrectSeries(SimpleInterface):
                 yield OppositeB0(None, np.eye(4), ratio)
                 continue
             start = other.old_to_new @ np.linalg.inv(conformed.old_to_new)
-            yield OppositeB0(other.data, start, ratio)
+            yield OppositeB0(other.data, start, ratio, certain, Path(image).name)
+
+    def _anatomy(self) -> "Anatomy":
+        """Read the T1w; headers say where it lies."""
+        from bids_gevnet.dwi.correction import Anatomy
+
+        _, raw_affine = read_image(self.inputs.raw_image)
+        conformed = conform(np.zeros(read_shape(self.inputs.raw_image), np.uint8), raw_affine)
+        data, affine = read_image(self.inputs.t1w)
+        volume = np.asarray(data if data.ndim == 3 else data[..., 0])
+        return Anatomy(volume, affine, np.asarray(np.linalg.inv(conformed.old_to_new)))
 
     def _first_b0(self, image: str, bval: str) -> Conformed | None:
         data, affine = read_image(image)
@@ -221,20 +245,46 @@ def correction_facts(correction: "Correction", shells: Shells) -> CorrectionFact
             )
             for k, z in outliers[:_MOST_LISTED]
         ),
+        slice_z_scores=to_rows(np.round(correction.z_scores, 1)) if complete else (),
     )
 
 
+def trial_facts(name: str, trial: "Trial") -> EncodingTrial:
+    """Say how a b0 of unknown phase encoding compares with that of the run."""
+    return EncodingTrial(
+        image=name,
+        as_equal=_rounded(trial.as_equal),
+        as_opposite=_rounded(trial.as_opposite),
+        opposite=trial.relation is Relation.OPPOSITE,
+    )
+
+
+def _rounded(correlation: float) -> float | None:
+    return round(correlation, 4) if np.isfinite(correlation) else None
+
+
 def field_facts(field: "Field", head: npt.NDArray[np.float32]) -> SusceptibilityField:
-    """Describe a susceptibility field; `head` (X, Y, Z) is a volume to draw behind it."""
-    inside = np.abs(field.field) * (head > head.mean())
-    where = np.unravel_index(int(np.argmax(inside)), inside.shape)
+    """Describe a susceptibility field; `head` (X, Y, Z) is a volume that shows where it is."""
+    main_part = _main_part(head > head.mean())
+    where = np.unravel_index(int(np.argmax(np.abs(field.field) * main_part)), head.shape)
     return SusceptibilityField(
         largest_mm=round(float(np.percentile(np.abs(field.field), 99.9)), 2),
         correlation_before=round(float(field.correlation_before), 4),
         correlation_after=round(float(field.correlation_after), 4),
         planes_mm=tuple(to_rows(np.round(plane, 1)) for plane in _planes(field.field, where)),
-        head=tuple(to_rows(plane > head.mean()) for plane in _planes(head, where)),
+        head=tuple(to_rows(plane > 0.5) for plane in _planes(main_part, where)),
     )
+
+
+def _main_part(head: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    """Keep the largest solid part of a mask: eyes and skin hang on to the brain by threads."""
+    from scipy import ndimage
+
+    parts, count = ndimage.label(ndimage.binary_opening(head, iterations=2))
+    if not count:
+        return head.astype(np.float32)
+    largest = 1 + int(np.argmax(np.bincount(parts.ravel())[1:]))
+    return np.asarray(ndimage.binary_fill_holes(parts == largest), dtype=np.float32)
 
 
 def _planes(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,67 +19,63 @@ from nipype.interfaces.base import (
 )
 
 from bids_gevnet.bids.derivatives import (
+    BIAS_FIELD,
     BRAIN_MASK,
     CONFOUNDS,
     FACTS,
     MEAN_B0,
+    NOISE_MAP,
+    RESIDUAL_MAP,
     SAMPLES,
     SERIES,
+    UNCORRECTED,
     DerivativeNames,
-    gradient_files,
     prediction_ending,
     rish_ending,
     sidecar,
+    tensor_ending,
     transform_ending,
 )
-from bids_gevnet.bids.writing import write_image, write_json, write_text
-from bids_gevnet.dwi.gradients import bvecs_ras_to_fsl
+from bids_gevnet.bids.provenance import (
+    derivative_uri,
+    describe_series,
+)
+from bids_gevnet.bids.writing import (
+    ALIGNED,
+    MNI152,
+    SCANNER,
+    write_image,
+    write_json,
+    write_text,
+)
 from bids_gevnet.facts import (
+    BiasFacts,
+    CleaningFacts,
     ConformFacts,
     CorrectionFacts,
     JoinFacts,
     MaskFacts,
+    NoiseFacts,
     PredictionFacts,
     QualityFacts,
     RegistrationFacts,
     ScanFacts,
     SphereFacts,
     StandardFacts,
+    TensorFacts,
+)
+from bids_gevnet.interfaces.derivative_files import (
+    describe_samples,
+    image_centre,
+    to_itk_text,
+    write_confound_files,
+    write_gradient_files,
+    write_samples,
 )
 from bids_gevnet.interfaces.series import read_facts, read_gradients, read_image, read_mask
-from bids_gevnet.interfaces.sphere import SAMPLE_STEP
+from bids_gevnet.interfaces.tensor import TENSOR_MAPS, describe_map
 
 FloatArray = npt.NDArray[np.float64]
-
-_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
-_CONFOUNDS = {
-    "framewise_displacement": {
-        "Description": "Sum of absolute changes of the six motion parameters since the volume "
-        "before, rotations as arcs on a sphere of 50 mm",
-        "Units": "mm",
-    },
-    **{
-        f"trans_{axis}": {
-            "Description": f"Translation along {axis} (RAS, about the centre of the volume) that "
-            "leads from the volume to the reference",
-            "Units": "mm",
-        }
-        for axis in "xyz"
-    },
-    **{
-        f"rot_{axis}": {
-            "Description": f"Rotation about {axis} (RAS, counterclockwise) that leads from the "
-            "volume to the reference",
-            "Units": "rad",
-        }
-        for axis in "xyz"
-    },
-    "outlier_slices": {"Description": "Slices replaced by their prediction"},
-    "eddy_displacement": {
-        "Description": "Displacement by eddy currents, root mean square over a ball of 50 mm",
-        "Units": "mm",
-    },
-}
 
 
 class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
@@ -88,7 +85,12 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     entities = traits.Dict(mandatory=True, desc="BIDS entities of the scan")
     template = traits.Str(mandatory=True, desc="label of the template's space")
     resolution_mm = traits.Float(mandatory=True, desc="voxel size in template space")
+    spatial_reference = traits.Str(desc="where the image is that defines the template's space")
     sources = traits.List(traits.Str(), mandatory=True, desc="BIDS URIs of the raw runs")
+    acquisition = traits.Dict(
+        key_trait=traits.Str(), value_trait=traits.Any(), desc="metadata that the runs share"
+    )
+    uncorrected = File(exists=True, desc="mean b0 and mean weighted volume as acquired")
     native = File(exists=True, mandatory=True, desc="corrected series")
     native_gradients = File(exists=True, mandatory=True, desc="its gradients")
     reference = File(exists=True, mandatory=True, desc="mean b0")
@@ -99,8 +101,10 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     standard_gradients = File(exists=True, mandatory=True, desc="its gradients")
     standard_mask = File(exists=True, mandatory=True, desc="brain in template space")
     samples = File(exists=True, mandatory=True, desc="S/b0 at the HEALPix points")
-    rish = traits.List(File(exists=True), mandatory=True, desc="one map per degree")
+    rish = traits.List(File(exists=True), mandatory=True, desc="one file per degree")
     degrees = traits.List(traits.Int(), mandatory=True, desc="their degrees")
+    tensor = traits.List(File(exists=True), mandatory=True, desc="maps, as TENSOR_MAPS lists them")
+    standard_tensor = traits.List(File(exists=True), mandatory=True, desc="in template space")
     facts = traits.Dict(
         key_trait=traits.Str(), value_trait=traits.Any(), desc="ScanFacts known early, as JSON"
     )
@@ -111,7 +115,13 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     registration_facts = File(exists=True, mandatory=True, desc="of the registration")
     standard_facts = File(exists=True, mandatory=True, desc="of the resampling to the template")
     sphere_facts = File(exists=True, mandatory=True, desc="of the sampling")
+    tensor_facts = File(exists=True, mandatory=True, desc="of the maps of the tensor")
     quality_facts = File(exists=True, mandatory=True, desc="of the quality measures")
+    noise = traits.List(File(exists=True), desc="noise maps of the denoised runs")
+    residual = traits.List(File(exists=True), desc="what was removed from them")
+    noise_facts = traits.List(File(exists=True), desc="of each denoised run")
+    bias_field = File(exists=True, desc="bias field, if it was corrected")
+    bias_facts = File(exists=True, desc="of the bias field, if it was corrected")
     prediction = File(exists=True, desc="table of a prediction, if a model was given")
     prediction_facts = File(exists=True, desc="of the prediction, if a model was given")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="files at a time")
@@ -137,7 +147,12 @@ class WriteDerivatives(SimpleInterface):
             resolution_mm=self.inputs.resolution_mm,
         )
         facts = self._gather_facts()
-        tasks = [*self._native_tasks(names), *self._standard_tasks(names, facts.sphere)]
+        tasks = [
+            *self._native_tasks(names, facts),
+            *self._standard_tasks(names, facts.sphere),
+            *self._tensor_tasks(names, facts.tensor),
+            *self._cleaning_tasks(names),
+        ]
         # A table of an earlier run, with another model or with one at all, would mislead.
         for table in names.predictions():
             table.unlink()
@@ -165,122 +180,258 @@ class WriteDerivatives(SimpleInterface):
                 read_facts(path, CorrectionFacts) for path in inputs.correction_facts
             ),
             join=read_facts(inputs.join_facts, JoinFacts),
+            cleaning=with_noise(known.cleaning, self._optional(inputs.noise_facts)),
             mask=read_facts(inputs.mask_facts, MaskFacts),
+            bias=read_facts(inputs.bias_facts, BiasFacts)
+            if isdefined(inputs.bias_facts)
+            else known.bias,
             registration=read_facts(inputs.registration_facts, RegistrationFacts),
             standard=read_facts(inputs.standard_facts, StandardFacts),
             sphere=read_facts(inputs.sphere_facts, SphereFacts),
+            tensor=read_facts(inputs.tensor_facts, TensorFacts),
             quality=read_facts(inputs.quality_facts, QualityFacts),
             prediction=read_facts(inputs.prediction_facts, PredictionFacts)
             if isdefined(inputs.prediction_facts)
             else None,
         )
 
-    def _native_tasks(self, names: DerivativeNames) -> list[Callable[[], None]]:
-        inputs, sources = self.inputs, {"Sources": self.inputs.sources}
-        series = {**sources, "SkullStripped": False}
+    def _native_tasks(self, names: DerivativeNames, facts: ScanFacts) -> list[Callable[[], None]]:
+        inputs = self.inputs
+        series, reference = names.native(SERIES), names.native(MEAN_B0)
         to_template = np.array(inputs.to_template)
-        return [
+        centre = image_centre(inputs.standard_mask)
+        acquisition = dict(inputs.acquisition)
+        tasks: list[Callable[[], None]] = [
             lambda: _write_series(
-                names.native(SERIES),
+                series,
                 inputs.native,
                 inputs.native_gradients,
-                series,
+                acquisition | describe_series(facts) | {"Sources": inputs.sources},
             ),
-            lambda: _copy_image(names.native(MEAN_B0), inputs.reference, sources),
-            lambda: _copy_mask(names.native(BRAIN_MASK), inputs.mask, sources),
-            lambda: _write_confounds(names, inputs.confounds),
-            lambda: write_text(
-                names.native(transform_ending(names.template)), to_itk_text(to_template)
+            lambda: _copy_image(
+                reference,
+                inputs.reference,
+                acquisition
+                | {
+                    "Description": "Mean b0 of the corrected series",
+                    "Sources": [_uri(names, series)],
+                    "SkullStripped": False,
+                },
             ),
+            lambda: _copy_mask(
+                names.native(BRAIN_MASK),
+                inputs.mask,
+                {
+                    "Description": " ".join(filter(None, ("Brain", facts.mask.source))),
+                    "Method": facts.mask.method,
+                    "Sources": inputs.sources if facts.mask.source else [_uri(names, reference)],
+                    "SpatialReference": _uri(names, reference),
+                },
+            ),
+            lambda: write_confound_files(names.native(CONFOUNDS), inputs.confounds),
+            lambda: self._write_transform(names, to_template, centre),
         ]
+        if isdefined(inputs.uncorrected):
+            about = acquisition | {
+                "Description": "Mean b0 and mean diffusion-weighted volume of the first run, as "
+                "acquired",
+                "Sources": inputs.sources[:1],
+                "SkullStripped": False,
+            }
+            tasks.append(lambda: _copy_image(names.native(UNCORRECTED), inputs.uncorrected, about))
+        return tasks
+
+    def _write_transform(
+        self, names: DerivativeNames, to_template: FloatArray, centre: FloatArray
+    ) -> None:
+        path = names.native(transform_ending(names.template))
+        write_text(path, to_itk_text(to_template, centre))
+        about = {
+            "Description": "Affine registration of the mean b0 to the template. As ITK has it, "
+            "the file takes points of the template to points of the scan, in LPS; "
+            "antsApplyTransforms resamples the scan to the template with it as it is",
+            "Format": "ITK text",
+            "Type": "affine",
+            "Units": "mm",
+            "Centre": [round(float(value), 6) + 0.0 for value in centre * [-1, -1, 1]],
+            "From": _uri(names, names.native(MEAN_B0)),
+            "To": self._spatial_reference(names),
+            "Sources": [_uri(names, names.native(MEAN_B0))],
+        }
+        write_json(sidecar(path), about)
+
+    def _spatial_reference(self, names: DerivativeNames) -> str:
+        given = self.inputs.spatial_reference
+        return str(given) if isdefined(given) else names.template
 
     def _standard_tasks(
         self, names: DerivativeNames, sphere: SphereFacts
     ) -> list[Callable[[], None]]:
-        inputs = self.inputs
-        where = {
-            "Sources": inputs.sources,
-            "Resolution": f"{inputs.resolution_mm:g} mm isotropic, cropped to the brain",
-        }
-        healpix = where | {
-            "Description": "Diffusion signal as a fraction of b0 at the distinct HEALPix points: "
-            "of each opposite pair the pixel with the smaller index, in increasing order",
-            "Nside": sphere.nside,
-            "Ordering": "NESTED",
-            "AntipodalPairs": True,
-            "Kernel": f"{sphere.kernel}, smoothing {sphere.smoothing}",
-            "BValue": sphere.b_value,
-            "SkullStripped": True,
-        }
+        inputs, where = self.inputs, self._where_standard(names)
+        code = _world_code(names)
+        series, samples, mask = (names.standard(e) for e in (SERIES, SAMPLES, BRAIN_MASK))
+        transform = _uri(names, names.native(transform_ending(names.template)))
+        acquisition = dict(inputs.acquisition)
         tasks: list[Callable[[], None]] = [
-            lambda: _copy_image(
-                names.standard(SAMPLES),
+            lambda: write_samples(
+                samples,
                 inputs.samples,
-                healpix,
-                scale=SAMPLE_STEP,
+                inputs.standard_mask,
+                acquisition
+                | where
+                | describe_samples(sphere)
+                | {"Sources": [_uri(names, series), _uri(names, mask)]},
+                code,
+                nside=sphere.nside or 0,
+                b_values=sphere.b_values,
             ),
             lambda: _write_series(
-                names.standard(SERIES),
+                series,
                 inputs.standard,
                 inputs.standard_gradients,
-                where | {"SkullStripped": False},
+                acquisition
+                | where
+                | {
+                    "Description": "Corrected diffusion series in template space, interpolated "
+                    "once from the raw volumes; gradients rotated with it",
+                    "Sources": [*inputs.sources, transform],
+                    "SkullStripped": False,
+                },
+                code,
             ),
-            lambda: _copy_mask(names.standard(BRAIN_MASK), inputs.standard_mask, where),
+            lambda: _copy_mask(
+                mask,
+                inputs.standard_mask,
+                where
+                | {
+                    "Description": "Brain voxels with data in every volume",
+                    "Sources": [_uri(names, names.native(BRAIN_MASK)), transform],
+                },
+                code,
+            ),
         ]
         for degree, path in zip(inputs.degrees, inputs.rish, strict=True):
-            about = where | {"Description": f"Energy of degree {degree} of S/b0 (RISH)"}
+            about = where | {
+                "Description": f"Energy of degree {degree} of S/b0 (RISH)",
+                "Sources": [_uri(names, samples)],
+            }
+            if len(sphere.b_values) > 1:
+                about |= {
+                    "Description": f"{about['Description']}, a volume per shell",
+                    "BValue": sphere.b_values,
+                }
             tasks.append(
                 lambda degree=degree, path=path, about=about: _copy_image(  # type: ignore[misc]
-                    names.standard(rish_ending(degree)), path, about
+                    names.standard(rish_ending(degree)), path, about, code
                 )
             )
         return tasks
 
+    def _where_standard(self, names: DerivativeNames) -> dict[str, Any]:
+        """Say of a file in template space what space that is and how large its voxels are."""
+        return {
+            "Resolution": f"{self.inputs.resolution_mm:g} mm isotropic, cropped to the brain",
+            "SpatialReference": self._spatial_reference(names),
+        }
 
-def to_itk_text(to_template: FloatArray) -> str:
-    """Write an affine as ITK text, as `antsApplyTransforms` takes it.
+    @staticmethod
+    def _optional(paths: Any) -> list[str]:
+        return list(paths) if isdefined(paths) else []
 
-    ITK resamples by asking where a point of the output lies in the input, in LPS: the file
-    holds the inverse of `to_template`, (4, 4) in world RAS mm.
-    """
-    inverse = _LPS @ np.linalg.inv(to_template) @ _LPS
-    numbers = " ".join(f"{value:.12g}" for value in (*inverse[:3, :3].ravel(), *inverse[:3, 3]))
-    return (
-        "#Insight Transform File V1.0\n#Transform 0\n"
-        "Transform: AffineTransform_double_3_3\n"
-        f"Parameters: {numbers}\nFixedParameters: 0 0 0\n"
-    )
+    def _cleaning_tasks(self, names: DerivativeNames) -> list[Callable[[], None]]:
+        """Write what cleaning removed; maps of an earlier run with other settings are removed."""
+        inputs = self.inputs
+        tasks: list[Callable[[], None]] = []
+        for ending, paths, description in (
+            (NOISE_MAP, self._optional(inputs.noise), "Standard deviation of the noise"),
+            (
+                RESIDUAL_MAP,
+                self._optional(inputs.residual),
+                "Root mean square over the volumes of what denoising removed",
+            ),
+            (
+                BIAS_FIELD,
+                [inputs.bias_field] if isdefined(inputs.bias_field) else [],
+                "Bias field that the series was divided by",
+            ),
+        ):
+            path = names.native(ending)
+            about = {"Sources": inputs.sources, "Description": description, "Units": "arbitrary"}
+            if paths:
+                tasks.append(partial(_write_mean_map, path, paths, about))
+            else:
+                for stale in (path, sidecar(path)):
+                    stale.unlink(missing_ok=True)
+        return tasks
+
+    def _tensor_tasks(
+        self, names: DerivativeNames, facts: TensorFacts
+    ) -> list[Callable[[], None]]:
+        """Write the maps of the tensor, in both spaces."""
+        native: dict[str, Any] = {}
+        return [
+            partial(
+                _copy_image,
+                path(tensor_ending(name)),
+                source,
+                where
+                | describe_map(name, facts)
+                | {"Sources": [_uri(names, path(e)) for e in (SERIES, BRAIN_MASK)]},
+                code,
+            )
+            for path, sources_of_maps, where, code in (
+                (names.native, self.inputs.tensor, native, SCANNER),
+                (
+                    names.standard,
+                    self.inputs.standard_tensor,
+                    self._where_standard(names),
+                    _world_code(names),
+                ),
+            )
+            for name, source in zip(TENSOR_MAPS, sources_of_maps, strict=True)
+        ]
 
 
-def _copy_image(
-    target: Path, source: str, about: dict[str, Any], *, scale: float | None = None
-) -> None:
+def _world_code(names: DerivativeNames) -> int:
+    """NIfTI code of the template's world."""
+    return MNI152 if names.template.startswith("MNI152") else ALIGNED
+
+
+def _uri(names: DerivativeNames, path: Path) -> str:
+    return derivative_uri(path, names.output_dir)
+
+
+def _copy_image(target: Path, source: str, about: dict[str, Any], code: int = SCANNER) -> None:
     data, affine = read_image(source)
-    write_image(target, data, affine, scale=scale)
+    write_image(target, data, affine, code=code)
     write_json(sidecar(target), about)
 
 
-def _copy_mask(target: Path, source: str, about: dict[str, Any]) -> None:
+def _write_mean_map(target: Path, sources: list[str], about: dict[str, Any]) -> None:
+    """Write the root mean square of the maps of all runs, which share one grid."""
+    maps = [read_image(source) for source in sources]
+    mean = np.sqrt(np.mean([np.square(data, dtype=np.float64) for data, _ in maps], axis=0))
+    write_image(target, mean, maps[0][1])
+    write_json(sidecar(target), about)
+
+
+def with_noise(plans: tuple[CleaningFacts, ...], paths: list[str]) -> tuple[CleaningFacts, ...]:
+    """Add what denoising measured to the plans of the runs that were denoised."""
+    measured = iter(read_facts(path, NoiseFacts) for path in paths)
+    return tuple(
+        replace(plan, noise=next(measured, None)) if plan.is_denoised else plan for plan in plans
+    )
+
+
+def _copy_mask(target: Path, source: str, about: dict[str, Any], code: int = SCANNER) -> None:
     mask, affine = read_mask(source)
-    write_image(target, mask, affine)
+    write_image(target, mask, affine, code=code)
     write_json(sidecar(target), about | {"Type": "Brain"})
 
 
-def _write_series(target: Path, image: str, gradients: str, about: dict[str, Any]) -> None:
+def _write_series(
+    target: Path, image: str, gradients: str, about: dict[str, Any], code: int = SCANNER
+) -> None:
     _, affine = read_image(image)
-    bvals, bvecs_ras = read_gradients(gradients)
-    bval, bvec = gradient_files(target)
-    fsl = bvecs_ras_to_fsl(bvecs_ras, affine) + 0.0  # no negative zeros
-    rows = "\n".join(" ".join(f"{value:.6f}" for value in row) for row in fsl.T)
-    write_text(bvec, rows + "\n")
-    write_text(bval, " ".join(f"{value:g}" for value in bvals) + "\n")
-    _copy_image(target, image, about)
-
-
-def _write_confounds(names: DerivativeNames, source: str) -> None:
-    text = Path(source).read_text(encoding="utf-8")
-    columns = text.split("\n", 1)[0].split("\t")
-    table = names.native(CONFOUNDS)
-    write_text(table, text)
-    about = {column: _CONFOUNDS[column] for column in columns}
-    write_json(sidecar(table), about)
+    write_gradient_files(target, *read_gradients(gradients), affine)
+    _copy_image(target, image, about, code)

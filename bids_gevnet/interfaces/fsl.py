@@ -1,12 +1,9 @@
-"""Run FSL's topup, eddy and bet.
+"""Run FSL's eddy and bet; topup is in `bids_gevnet.interfaces.topup`.
 
 Nipype has its own; they look for program names that recent FSL no longer has and write one file
 per volume in places. These run the command lines of `bids_gevnet.dwi.fsl`.
 """
 
-import functools
-import os
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,31 +19,29 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.bids.gradient_files import read_bval
-from bids_gevnet.bids.writing import write_image, write_text
-from bids_gevnet.dwi.conform import conform, ras_order
+from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.fsl import (
-    WITHOUT_SUBSAMPLING,
     EddyBinary,
-    ProgramOptions,
+    EddyOutput,
     bet_arguments,
     covers_half_a_sphere,
     eddy_arguments,
-    fsl_environment,
     parse_eddy,
-    parse_help,
-    schedule_folder,
-    topup_arguments,
-    wants_subcommand,
 )
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, bvecs_ras_to_fsl, voxel_sizes
 from bids_gevnet.dwi.motion import displacement_mm, rigid_parameters
-from bids_gevnet.dwi.phase_encoding import PhaseEncoding, acquisition_rows, reorder_phase_encoding
+from bids_gevnet.dwi.phase_encoding import acquisition_rows, conformed_vector
 from bids_gevnet.dwi.shells import mean_volume
-from bids_gevnet.errors import ParticipantError
-from bids_gevnet.facts import CorrectionFacts, MaskFacts
+from bids_gevnet.facts import (
+    CorrectionFacts,
+    EncodingTrial,
+    MaskFacts,
+    Susceptibility,
+    SusceptibilityField,
+)
 from bids_gevnet.interfaces.confounds import write_confounds
 from bids_gevnet.interfaces.correction import eddy_displacement_mm
+from bids_gevnet.interfaces.fsl_programs import ask_options, run_program
 from bids_gevnet.interfaces.masking import mask_volume_ml
 from bids_gevnet.interfaces.quality import misfit_of_series
 from bids_gevnet.interfaces.series import (
@@ -54,176 +49,29 @@ from bids_gevnet.interfaces.series import (
     read_image,
     read_mask,
     read_series,
+    to_rows,
     write_facts,
     write_gradients,
+    write_series,
 )
 from bids_gevnet.settings import B0_THRESHOLD
 
-_TAIL = 2000
-"""Characters of a failed program's output that go into the message."""
-
-_HELP_S = 60
-"""Seconds that a program may take to print its help text."""
-
-
-def run_program(arguments: Sequence[str], folder: Path) -> None:
-    """Run an external program in a folder, keep its output in a log, and raise if it fails."""
-    name = Path(arguments[0]).name
-    done = subprocess.run(
-        arguments,
-        cwd=folder,
-        env=fsl_environment(os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    write_text(folder / f"{name}.log", " ".join(arguments) + "\n" + done.stdout)
-    if done.returncode:
-        tail = " ".join(done.stdout[-_TAIL:].split()) or "nothing printed"
-        raise ParticipantError(
-            expected=f"{name} to end well",
-            found=f"exit code {done.returncode}: {tail}",
-            remedy=f"read {folder / f'{name}.log'}; --correction model works without FSL",
-        )
-
-
-def ask_options(program: Path) -> ProgramOptions:
-    """Ask a program for its help text, and read from it what the program can do.
-
-    The answer is kept for as long as the file does not change.
-    """
-    return _ask_options(program, program.stat().st_mtime_ns)
-
-
-@functools.cache
-def _ask_options(program: Path, _modified_ns: int) -> ProgramOptions:
-    text = _help_text(program)
-    if wants_subcommand(text):
-        return parse_help(_help_text(program, "diffusion"), "diffusion")
-    return parse_help(text)
-
-
-def _help_text(program: Path, *subcommand: str) -> str:
-    """Return what `--help` prints: FSL's programs print it to either stream, with any code."""
-    try:
-        done = subprocess.run(
-            [str(program), *subcommand, "--help"],
-            env=fsl_environment(os.environ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_HELP_S,
-        )
-    except subprocess.TimeoutExpired:
-        return ""
-    return done.stdout
-
-
-def _encoding_in_conformed_axes(
-    direction: str, affine: npt.NDArray[np.float64]
-) -> tuple[int, int, int]:
-    turned = reorder_phase_encoding(direction, *ras_order(affine))
-    return PhaseEncoding(turned, "").vector
-
-
-class TopupInputSpec(BaseInterfaceInputSpec):
-    """b0s with different phase encoding."""
-
-    program = File(exists=True, mandatory=True, desc="the topup executable")
-    images = traits.List(File(exists=True), mandatory=True, desc="raw images, the run's own first")
-    bvals = traits.List(traits.Str(), mandatory=True, desc="their bval files, '' where all are b0")
-    directions = traits.List(traits.Str(), mandatory=True, desc="BIDS PhaseEncodingDirection")
-    readout_s = traits.List(traits.Float(), mandatory=True, desc="total readout times")
-    b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
-    num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
-
-
-class TopupOutputSpec(TraitedSpec):
-    """The susceptibility field."""
-
-    base = traits.Str(desc="prefix that eddy takes")
-    unwarped = File(exists=True, desc="corrected b0s")
-
-
-class Topup(SimpleInterface):
-    """Estimate the susceptibility field from b0s with opposite phase encoding."""
-
-    input_spec = TopupInputSpec
-    output_spec = TopupOutputSpec
-
-    def _run_interface(self, runtime: Any) -> Any:
-        folder = Path(runtime.cwd)
-        volumes: list[npt.NDArray[np.float32]] = []
-        encodings = []
-        affine = np.eye(4)
-        for image, bval, direction, readout in zip(
-            self.inputs.images,
-            self.inputs.bvals,
-            self.inputs.directions,
-            self.inputs.readout_s,
-            strict=True,
-        ):
-            data, raw_affine = read_image(image)
-            b0 = _first_b0(data, bval, self.inputs.b0_threshold)
-            conformed = conform(b0, raw_affine)
-            if not volumes:
-                affine = conformed.affine
-            elif conformed.data.shape != volumes[0].shape:
-                continue
-            volumes.append(conformed.data.astype(np.float32))
-            encodings.append((_encoding_in_conformed_axes(direction, raw_affine), readout))
-        acqp, index = acquisition_rows(encodings)
-        if len(acqp) < 2:
-            raise ParticipantError(
-                expected="b0s with opposite phase encoding on one grid",
-                found=f"{len(volumes)} of {len(self.inputs.images)} images on the grid of the run",
-                remedy="leave the others out with --bids-filter-file",
-            )
-        write_image(folder / "b0s.nii.gz", np.stack(volumes, axis=-1), affine)
-        np.savetxt(folder / "acqp.txt", acqp[index - 1], fmt="%g")
-        base, program = folder / "topup", Path(self.inputs.program)
-        schedules = schedule_folder(os.environ, program)
-        run_program(
-            topup_arguments(
-                program,
-                folder / "b0s.nii.gz",
-                folder / "acqp.txt",
-                base,
-                volumes[0].shape,
-                options=ask_options(program),
-                has_odd_schedule=(schedules / WITHOUT_SUBSAMPLING).exists(),
-                threads=self.inputs.num_threads,
-            ),
-            folder,
-        )
-        self._results["base"] = str(base)
-        self._results["unwarped"] = f"{base}_unwarped.nii.gz"
-        return runtime
-
-
-def _first_b0(data: npt.NDArray[Any], bval: str, b0_threshold: float) -> npt.NDArray[Any]:
-    if data.ndim == 3:
-        return data
-    first = int(np.argmax(read_bval(Path(bval)) <= b0_threshold)) if bval else 0
-    return np.asarray(data[..., first])
-
 
 class EddyInputSpec(BaseInterfaceInputSpec):
-    """A conformed run and how it was acquired."""
+    """Conformed runs on one grid and how each was acquired, one list entry per run."""
 
     program = File(exists=True, mandatory=True, desc="the eddy executable")
     uses_gpu = traits.Bool(False, usedefault=True, desc="whether it is a CUDA build")
-    image = File(exists=True, mandatory=True, desc="conformed series")
-    gradients = File(exists=True, mandatory=True, desc="gradients in world RAS")
+    images = traits.List(File(exists=True), mandatory=True, desc="conformed series")
+    gradients = traits.List(File(exists=True), mandatory=True, desc="gradients in world RAS")
     mask = File(exists=True, mandatory=True, desc="brain, in the corrected b0 where topup ran")
-    raw_image = File(exists=True, mandatory=True, desc="the run as it lies in the dataset")
-    direction = traits.Str(mandatory=True, desc="BIDS PhaseEncodingDirection of the raw image")
-    readout_s = traits.Float(mandatory=True, desc="total readout time")
+    raw_images = traits.List(
+        File(exists=True), mandatory=True, desc="the runs as they lie in the dataset"
+    )
+    directions = traits.List(
+        traits.Str(), mandatory=True, desc="BIDS PhaseEncodingDirection of the raw images"
+    )
+    readout_s = traits.List(traits.Float(), mandatory=True, desc="total readout times")
     topup_base = traits.Str(desc="prefix of topup's output, if it ran")
     why_no_topup = traits.Enum(
         "no_opposite_b0",
@@ -232,42 +80,52 @@ class EddyInputSpec(BaseInterfaceInputSpec):
         usedefault=True,
         desc="why it did not, if it did not",
     )
+    encoding_trials = traits.List(traits.Dict(), desc="EncodingTrials that topup made")
+    field = traits.Dict(desc="SusceptibilityField that topup found")
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to offer")
 
 
 class EddyOutputSpec(TraitedSpec):
-    """The corrected run."""
+    """The corrected runs, aligned with each other, one list entry each."""
 
-    image = File(exists=True, desc="corrected series")
-    gradients = File(exists=True, desc="rotated gradients in world RAS")
-    confounds = File(exists=True, desc="motion per volume")
-    facts = File(exists=True, desc="CorrectionFacts of the run")
+    corrected = traits.List(File(exists=True), desc="corrected series")
+    rotated = traits.List(File(exists=True), desc="rotated gradients, world RAS")
+    confounds = traits.List(File(exists=True), desc="motion against the first b0 of all runs")
+    facts = traits.List(File(exists=True), desc="CorrectionFacts")
 
 
 class Eddy(SimpleInterface):
-    """Correct motion, eddy currents and outliers with FSL eddy."""
+    """Correct motion, eddy currents and outliers of all runs of a scan with one call of eddy."""
 
     input_spec = EddyInputSpec
     output_spec = EddyOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
         folder = Path(runtime.cwd)
-        series = read_series(self.inputs.image, self.inputs.gradients)
-        n_volumes = len(series.bvals)
-        _, raw_affine = read_image(self.inputs.raw_image)
-        vector = _encoding_in_conformed_axes(self.inputs.direction, raw_affine)
-        acqp, index = acquisition_rows([(vector, self.inputs.readout_s)] * n_volumes)
+        runs = [
+            read_series(image, gradients)
+            for image, gradients in zip(self.inputs.images, self.inputs.gradients, strict=True)
+        ]
+        vectors = self._vectors()
+        acqp, index = acquisition_rows(
+            [
+                (vector, seconds)
+                for run, vector, seconds in zip(runs, vectors, self.inputs.readout_s, strict=True)
+                for _ in run.bvals
+            ]
+        )
         np.savetxt(folder / "acqp.txt", acqp, fmt="%g")
         np.savetxt(folder / "index.txt", index[None], fmt="%d")
-        np.savetxt(folder / "bvals", series.bvals[None], fmt="%g")
-        fsl = bvecs_ras_to_fsl(series.bvecs_ras, series.affine)
-        np.savetxt(folder / "bvecs", fsl.T, fmt="%.8f")
+        bvals = np.concatenate([run.bvals for run in runs])
+        bvecs_ras = np.concatenate([run.bvecs_ras for run in runs])
+        np.savetxt(folder / "bvals", bvals[None], fmt="%g")
+        np.savetxt(folder / "bvecs", bvecs_ras_to_fsl(bvecs_ras, runs[0].affine).T, fmt="%.8f")
         base, program = folder / "eddy", Path(self.inputs.program)
         run_program(
             eddy_arguments(
                 EddyBinary(program, uses_gpu=self.inputs.uses_gpu),
-                data=Path(self.inputs.image),
+                data=self._write_input(folder, runs),
                 mask=Path(self.inputs.mask),
                 bvals=folder / "bvals",
                 bvecs=folder / "bvecs",
@@ -276,60 +134,139 @@ class Eddy(SimpleInterface):
                 out_base=base,
                 options=ask_options(program),
                 linear_second_level=covers_half_a_sphere(
-                    series.bvecs_ras[series.bvals > self.inputs.b0_threshold]
+                    bvecs_ras[bvals > self.inputs.b0_threshold]
                 ),
                 topup_base=Path(self.inputs.topup_base) if self._has_topup() else None,
                 threads=self.inputs.num_threads,
             ),
             folder,
         )
-        self._collect(folder, base, series, voxel_sizes(series.affine)[np.argmax(np.abs(vector))])
+        self._collect(folder, base, runs, vectors)
         return runtime
+
+    def _vectors(self) -> list[tuple[int, int, int]]:
+        """Return the phase encoding of each run in the axes of the conformed images."""
+        affines = (read_image(path)[1] for path in self.inputs.raw_images)
+        return [
+            conformed_vector(direction, affine)
+            for direction, affine in zip(self.inputs.directions, affines, strict=True)
+        ]
+
+    def _write_input(self, folder: Path, runs: Sequence[Series]) -> Path:
+        """Put all runs into one file, scaled to the brightness of the first; one alone is one."""
+        if len(runs) == 1:
+            return Path(self.inputs.images[0])
+        b0s = [
+            mean_volume(run.data, np.flatnonzero(run.bvals <= self.inputs.b0_threshold))
+            for run in runs
+        ]
+        scales = [brightness(b0s[0]) / brightness(b0) for b0 in b0s]
+        scaled = [
+            np.asarray(run.data, dtype=np.float32) * np.float32(scale)
+            for run, scale in zip(runs, scales, strict=True)
+        ]
+        write_image(folder / "runs.nii", np.concatenate(scaled, axis=3), runs[0].affine)
+        return folder / "runs.nii"
 
     def _has_topup(self) -> bool:
         return isdefined(self.inputs.topup_base) and bool(self.inputs.topup_base)
 
-    def _collect(self, folder: Path, base: Path, series: Series, voxel_mm: float) -> None:
+    def _collect(
+        self,
+        folder: Path,
+        base: Path,
+        runs: Sequence[Series],
+        vectors: Sequence[tuple[int, int, int]],
+    ) -> None:
         outlier_map = Path(f"{base}.eddy_outlier_map")
+        bvals = np.concatenate([run.bvals for run in runs])
         parsed = parse_eddy(
             Path(f"{base}.eddy_parameters").read_text(encoding="utf-8"),
             Path(f"{base}.eddy_rotated_bvecs").read_text(encoding="utf-8"),
             outlier_map.read_text(encoding="utf-8") if outlier_map.exists() else None,
-            len(series.bvals),
+            len(bvals),
         )
-        bvecs_ras = bvecs_fsl_to_ras(parsed.bvecs_fsl, series.affine)
-        terms = parsed.eddy_terms_mm(self.inputs.readout_s, voxel_mm)
-        eddy_mm = None if terms is None else eddy_displacement_mm(terms)
-        self._results["image"] = f"{base}.nii.gz"
-        self._results["gradients"] = str(
-            write_gradients(folder / "gradients.tsv", series.bvals, bvecs_ras)
+        bvecs_ras = bvecs_fsl_to_ras(parsed.bvecs_fsl, runs[0].affine)
+        sizes = voxel_sizes(runs[0].affine)
+        mm_per_hz = np.concatenate(
+            [
+                np.full(len(run.bvals), seconds * sizes[np.argmax(np.abs(vector))])
+                for run, seconds, vector in zip(runs, self.inputs.readout_s, vectors, strict=True)
+            ]
         )
-        self._results["confounds"] = str(
-            write_confounds(
-                folder / "confounds.tsv",
-                rigid_parameters(parsed.transforms),
-                parsed.outlier_slices,
-                eddy_mm,
+        terms = parsed.eddy_terms_mm(mm_per_hz)
+        corrected, _ = read_image(f"{base}.nii.gz")
+        self._results |= {"corrected": [], "rotated": [], "confounds": [], "facts": []}
+        ends = np.cumsum([len(run.bvals) for run in runs])
+        for number, (run, end) in enumerate(zip(runs, ends, strict=True), start=1):
+            own = folder / f"run_{number}"
+            own.mkdir(exist_ok=True)
+            part = slice(int(end) - len(run.bvals), int(end))
+            after = Series(corrected[..., part], run.affine, run.bvals, bvecs_ras[part])
+            if len(runs) == 1:
+                image = Path(f"{base}.nii.gz")
+                gradients = write_gradients(own / "gradients.tsv", after.bvals, after.bvecs_ras)
+            else:
+                image, gradients = write_series(own, after)
+            self._results["corrected"].append(str(image))
+            self._results["rotated"].append(str(gradients))
+            own_terms = None if terms is None else terms[part]
+            confounds = write_confounds(
+                own / "confounds.tsv",
+                rigid_parameters(parsed.transforms)[part],
+                parsed.outlier_slices[part],
+                None if own_terms is None else eddy_displacement_mm(own_terms),
             )
-        )
-        corrected, _ = read_image(self._results["image"])
-        facts = CorrectionFacts(
+            self._results["confounds"].append(str(confounds))
+            facts = self._facts(run, after, parsed, part, own_terms)
+            self._results["facts"].append(write_facts(own, facts))
+
+    def _facts(
+        self,
+        before: Series,
+        after: Series,
+        parsed: EddyOutput,
+        part: slice,
+        terms: npt.NDArray[np.float64] | None,
+    ) -> CorrectionFacts:
+        """Say what eddy did to one run, which is a part of all volumes."""
+        moved_mm = displacement_mm(parsed.transforms[part])
+        trials = tuple(EncodingTrial.from_json(t)[0] for t in self.inputs.encoding_trials or ())
+        field = self.inputs.field if self._has_topup() else None
+        return CorrectionFacts(
             method="eddy",
             program=Path(self.inputs.program).name,
-            largest_displacement_mm=round(float(displacement_mm(parsed.transforms).max()), 3),
+            largest_displacement_mm=round(float(moved_mm.max()), 3),
             eddy_currents=True,
-            largest_eddy_mm=None if eddy_mm is None else round(float(eddy_mm.max()), 3),
-            outlier_slices=int(parsed.outlier_slices.sum()),
-            misfit_before=self._misfit(series),
-            misfit_after=self._misfit(Series(corrected, series.affine, series.bvals, bvecs_ras)),
-            susceptibility="corrected" if self._has_topup() else self.inputs.why_no_topup,
+            largest_eddy_mm=None
+            if terms is None
+            else round(float(eddy_displacement_mm(terms).max()), 3),
+            eddy_terms_mm=() if terms is None else to_rows(np.round(terms, 4)),
+            outlier_slices=int(parsed.outlier_slices[part].sum()),
+            misfit_before=self._misfit(before),
+            misfit_after=self._misfit(after),
+            susceptibility=self._susceptibility(),
+            encoding_trials=trials,
+            field=SusceptibilityField.from_json(field)[0] if field else None,
         )
-        self._results["facts"] = write_facts(folder, facts)
+
+    def _susceptibility(self) -> Susceptibility:
+        if self._has_topup():
+            return "corrected"
+        outcome: Susceptibility = (
+            "same_direction" if self.inputs.encoding_trials else self.inputs.why_no_topup
+        )
+        return outcome
 
     def _misfit(self, series: Series) -> float | None:
         """Return the misfit of the tensor on one shell in the brain."""
         mask, _ = read_mask(self.inputs.mask)
         return misfit_of_series(series, mask, self.inputs.b0_threshold)
+
+
+def brightness(b0: npt.NDArray[np.floating[Any]]) -> float:
+    """Return the mean of a b0 in the head: of the voxels that are brighter than the average."""
+    return float(b0[b0 > b0.mean()].mean())
 
 
 class BetInputSpec(BaseInterfaceInputSpec):

@@ -11,6 +11,7 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
@@ -18,9 +19,9 @@ from bids_gevnet.bids.gradient_files import read_gradient_table
 from bids_gevnet.dwi.coherence import Coherence, check_coherence
 from bids_gevnet.dwi.conform import ras_order
 from bids_gevnet.dwi.mask import brain_mask
-from bids_gevnet.dwi.quality import assess_quality, tensor_misfit
-from bids_gevnet.dwi.shells import choose_shell, find_shells, mean_volume
-from bids_gevnet.facts import GradientCheck, QualityFacts
+from bids_gevnet.dwi.quality import assess_quality, shell_snrs, tensor_misfit
+from bids_gevnet.dwi.shells import Shells, choose_shell, find_shells, mean_volume
+from bids_gevnet.facts import GradientCheck, QualityFacts, ShellSignal
 from bids_gevnet.interfaces.series import (
     Series,
     read_image,
@@ -45,6 +46,7 @@ class MeasureQualityInputSpec(BaseInterfaceInputSpec):
     )
     raw_bvals = traits.List(File(exists=True), mandatory=True, desc="their b-values")
     raw_bvecs = traits.List(File(exists=True), mandatory=True, desc="their gradient vectors")
+    kept = traits.List(traits.Int(), desc="numbers of the runs that were used; all by default")
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
 
 
@@ -67,16 +69,20 @@ class MeasureQuality(SimpleInterface):
         quality = assess_quality(
             series.data, mask, series.bvals, series.bvecs_ras, shells, choose_shell(shells)
         )
+        tables = list(
+            zip(self.inputs.raw_images, self.inputs.raw_bvals, self.inputs.raw_bvecs, strict=True)
+        )
+        kept = self.inputs.kept if isdefined(self.inputs.kept) else range(len(tables))
+        signals = shell_signals(series.data, mask, shells, quality.tensor_residual)
         facts = QualityFacts(
             **_rounded(dataclasses.asdict(quality)),
+            shell_signals=signals.shell_signals,
+            noise_from=signals.noise_from,
             gradient_checks=tuple(
-                gradient_check(self._coherence(mask, Path(image), Path(bval), Path(bvec)))
-                for image, bval, bvec in zip(
-                    self.inputs.raw_images,
-                    self.inputs.raw_bvals,
-                    self.inputs.raw_bvecs,
-                    strict=True,
-                )
+                gradient_check(self._coherence(mask, *map(Path, paths)))
+                if number in kept
+                else GradientCheck(text="the run was left out")
+                for number, paths in enumerate(tables)
             ),
         )
         self._results["facts"] = write_facts(Path(runtime.cwd), facts)
@@ -107,6 +113,24 @@ class MeasureQuality(SimpleInterface):
         )
 
 
+def shell_signals(
+    data: npt.NDArray[Any], mask: npt.NDArray[np.bool_], shells: Shells, residual: float | None
+) -> QualityFacts:
+    """Measure signal to noise of the b0s and of each shell; nothing where noise is not known."""
+    snrs, measured = shell_snrs(data, mask, shells, residual)
+    if all(snr is None for snr in snrs):
+        return QualityFacts()
+    parts = [(0.0, len(shells.b0)), *((s.b_value, len(s.volumes)) for s in shells.shells)]
+    signals = tuple(
+        ShellSignal(
+            b_value=round(b_value, 1), volumes=count, snr=None if snr is None else round(snr, 2)
+        )
+        for (b_value, count), snr in zip(parts, snrs, strict=True)
+        if count
+    )
+    return QualityFacts(shell_signals=signals, noise_from="b0" if measured else "misfit")
+
+
 def misfit_of_series(
     series: Series, mask: npt.NDArray[np.bool_], b0_threshold: float
 ) -> float | None:
@@ -130,7 +154,7 @@ def gradient_check(coherence: Coherence) -> GradientCheck:
     if coherence.n_voxels == 0:
         return GradientCheck(outcome="undecided", text=str(coherence), voxels=0)
     return GradientCheck(
-        outcome="fits" if coherence.identity_is_best else "wrong",
+        outcome=coherence.outcome,
         text=str(coherence),
         score=round(float(coherence.scores[0]), 4),
         best_score=round(float(coherence.scores.max()), 4),

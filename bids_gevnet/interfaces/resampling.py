@@ -10,12 +10,14 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
 from bids_gevnet.bids.writing import write_image
+from bids_gevnet.dwi.field_of_view import see_brain
 from bids_gevnet.dwi.gradients import rotate_bvecs
-from bids_gevnet.dwi.interpolation import resample_series, volumes_without_data
+from bids_gevnet.dwi.interpolation import resample_series
 from bids_gevnet.facts import StandardFacts
 from bids_gevnet.interfaces.series import (
     Series,
@@ -34,6 +36,7 @@ class ResampleToTemplateInputSpec(BaseInterfaceInputSpec):
     gradients = File(exists=True, mandatory=True, desc="gradients in the scan's space")
     transforms = File(exists=True, mandatory=True, desc="volume to the scan's reference")
     mask = File(exists=True, mandatory=True, desc="brain in the scan's space")
+    bias_field = File(exists=True, desc="in the scan's space; divided by, where there is one")
     to_template = traits.List(mandatory=True, desc="rows of the affine, world mm")
     grid_shape = traits.List(traits.Int(), mandatory=True, desc="of the output")
     grid_affine = traits.List(mandatory=True, desc="rows of the output's voxel-to-world affine")
@@ -69,6 +72,9 @@ class ResampleToTemplate(SimpleInterface):
             grid_affine,
             n_threads=self.inputs.num_threads,
         )
+        if isdefined(self.inputs.bias_field):
+            field, field_affine = read_image(self.inputs.bias_field)
+            data /= _field_on_grid(field, field_affine, to_template, (x, y, z), grid_affine)
         mask, mask_affine = read_image(self.inputs.mask)
         inside = resample_series(
             np.asarray(mask > 0, dtype=np.float32)[..., None],
@@ -81,8 +87,13 @@ class ResampleToTemplate(SimpleInterface):
         turned = rotate_bvecs(series.bvecs_ras, to_template)
         result = Series(data, grid_affine, series.bvals, turned)
         image, gradients = write_series(folder, result)
-        brain, facts = keep_seen(inside > 0.5, data)
-        write_image(folder / "mask.nii", brain, grid_affine)
+        brain = inside > 0.5
+        seen = see_brain(brain, data)
+        write_image(folder / "mask.nii", seen.mask, grid_affine)
+        facts = StandardFacts(
+            without_data=int(brain.sum() - seen.mask.sum()),
+            lost_volumes=int(np.sum(~seen.volumes)),
+        )
         self._results["image"] = str(image)
         self._results["gradients"] = str(gradients)
         self._results["mask"] = str(folder / "mask.nii")
@@ -90,27 +101,13 @@ class ResampleToTemplate(SimpleInterface):
         return runtime
 
 
-def keep_seen(
-    brain: npt.NDArray[np.bool_], data: npt.NDArray[np.float32]
-) -> tuple[npt.NDArray[np.bool_], StandardFacts]:
-    """Take off a mask what some volume did not see; what left the field of view is no signal.
-
-    Parameters
-    ----------
-    brain : (X, Y, Z) array of bool
-    data : (X, Y, Z, n) array
-
-    Returns
-    -------
-    seen : (X, Y, Z) array of bool
-    facts : StandardFacts
-    """
-    # A volume that is empty as a whole is lost, not cut: it must not take the brain with it.
-    filled = np.array(
-        [np.count_nonzero(data[..., k][brain]) for k in range(data.shape[3])], dtype=np.intp
-    )
-    usable = np.flatnonzero(filled > brain.sum() / 2)
-    seen = brain & (volumes_without_data(data[..., usable]) == 0)
-    return seen, StandardFacts(
-        without_data=int(brain.sum() - seen.sum()), lost_volumes=data.shape[3] - len(usable)
-    )
+def _field_on_grid(
+    field: npt.NDArray[Any],
+    affine: npt.NDArray[np.float64],
+    to_template: npt.NDArray[np.float64],
+    shape: tuple[int, int, int],
+    grid_affine: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float32]:
+    """Resample a bias field, (X', Y', Z', 1); 1 where the scan did not reach."""
+    found = resample_series(field[..., None], affine, to_template, shape, grid_affine, order=1)
+    return np.where(found > 0, found, np.float32(1))

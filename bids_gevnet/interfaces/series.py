@@ -94,7 +94,8 @@ def to_rows(matrix: npt.NDArray[Any]) -> tuple[tuple[float, ...], ...]:
 def read_facts(path: str | Path, kind: type[AnyFacts]) -> AnyFacts:
     """Read the facts that a node of this run wrote."""
     facts, unread = kind.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-    assert not unread, f"{path} is not what its node wrote: {unread}"
+    if unread:
+        raise ValueError(f"{path} is not what its node wrote: {unread}")
     return facts
 
 

@@ -39,6 +39,7 @@ class ReadCohortInputSpec(BaseInterfaceInputSpec):
     folds = traits.Int(mandatory=True, desc="people that every class needs")
     selection = traits.Str(desc="who is taken and who is left out, as TOML")
     left_out = traits.List(traits.Str(), desc="who is left out, so that a change is noticed")
+    init_model = traits.Str(desc="model to start from: whoever it was trained on is left out")
 
 
 class ReadCohortOutputSpec(TraitedSpec):
@@ -59,6 +60,7 @@ class ReadCohort(SimpleInterface):
 
     def _run_interface(self, runtime: Any) -> Any:
         from bids_gevnet.learn.cohort.members import cohort_to_json, read_cohort
+        from bids_gevnet.learn.models.newcomers import choose_newcomers
 
         cohort = read_cohort(
             Path(self.inputs.output_dir),
@@ -69,6 +71,9 @@ class ReadCohort(SimpleInterface):
             folds=self.inputs.folds,
             selection=_read_settings(self.inputs.selection).selection,
         )
+        if self.inputs.init_model:
+            model = Path(self.inputs.init_model)
+            cohort = choose_newcomers(cohort, model, folds=self.inputs.folds)
         path = Path(runtime.cwd) / "cohort.json"
         write_json(path, cohort_to_json(cohort))
         self._results["cohort"] = str(path)
@@ -122,6 +127,7 @@ class SplitCohortInputSpec(BaseInterfaceInputSpec):
     folders = traits.List(Directory(exists=True), mandatory=True, desc="each scan in the store")
     settings = traits.Str(mandatory=True, desc="what decides the models, as TOML")
     models = traits.List(traits.Str(), mandatory=True, desc="folders of the models, in order")
+    init_weights = File(exists=True, desc="weights to start from, so that a change is noticed")
     output_dir = traits.Str(mandatory=True, desc="where models go")
     work_dir = traits.Str(mandatory=True, desc="where jobs and checkpoints go")
 
@@ -141,6 +147,7 @@ class SplitCohort(SimpleInterface):
 
     def _run_interface(self, runtime: Any) -> Any:
         from bids_gevnet.learn.cohort.copies import refuse_copies
+        from bids_gevnet.learn.models.newcomers import refuse_trained_on
         from bids_gevnet.learn.train.jobs import TrainOptions, write_jobs
         from bids_gevnet.learn.train.planning import make_jobs, plan_study
 
@@ -148,6 +155,8 @@ class SplitCohort(SimpleInterface):
         folders = [Path(folder) for folder in self.inputs.folders]
         refuse_copies(cohort.rows, folders)
         settings = _read_settings(self.inputs.settings)
+        if settings.learning.init_model is not None:
+            refuse_trained_on(cohort.rows, folders, settings.learning.init_model)
         plan = plan_study(cohort, settings.learning, seed=settings.execution.random_seed)
         if [str(model.folder) for model in plan.models] != list(self.inputs.models):
             raise InputError(
@@ -163,6 +172,7 @@ class SplitCohort(SimpleInterface):
             TrainOptions.from_settings(settings.learning, settings.execution),
             output=OutputLayout(Path(self.inputs.output_dir)),
             work=work,
+            init_model=settings.learning.init_model,
         )
         paths = [Path(job.work_dir) / "job.json" for job in jobs]
         for path, job in zip(paths, jobs, strict=True):
@@ -340,6 +350,54 @@ class CollectPredictions(SimpleInterface):
         return runtime
 
 
+class ScoreCohortInputSpec(BaseInterfaceInputSpec):
+    """A labelled cohort in the store, and a finished model."""
+
+    cohort = traits.Str(mandatory=True, desc="who is scored, as JSON")
+    folders = traits.List(Directory(exists=True), mandatory=True, desc="each scan in the store")
+    model = traits.Str(mandatory=True, desc="folder of the model")
+    weights = File(exists=True, mandatory=True, desc="its weights, so that a change is noticed")
+    card = File(exists=True, mandatory=True, desc="its model.json, for the same reason")
+    output_dir = traits.Str(mandatory=True, desc="where the tables go")
+    threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
+    gpu = traits.Bool(False, usedefault=True, nohash=True, desc="on a GPU")
+
+
+class ScoreCohortOutputSpec(TraitedSpec):
+    """Tables of the validation."""
+
+    predictions = File(exists=True, desc="group_predictions.tsv")
+    about = File(exists=True, desc="facts of the model, for the metrics")
+
+
+class ScoreCohort(SimpleInterface):
+    """Score people whom a finished model has never seen; nothing is fitted."""
+
+    input_spec = ScoreCohortInputSpec
+    output_spec = ScoreCohortOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        from bids_gevnet.learn.cohort.members import cohort_from_json
+        from bids_gevnet.learn.evaluate.external import score_cohort
+        from bids_gevnet.learn.train.distributed import Processes, single_device
+        from bids_gevnet.learn.train.process import limited_threads
+
+        output = OutputLayout(Path(self.inputs.output_dir))
+        with limited_threads(self.inputs.threads):
+            about = score_cohort(
+                cohort_from_json(json.loads(self.inputs.cohort)),
+                [Path(folder) for folder in self.inputs.folders],
+                Path(self.inputs.model),
+                output,
+                Processes(device=single_device(gpu=self.inputs.gpu)),
+            )
+        path = Path(runtime.cwd) / "about.json"
+        write_json(path, about)
+        self._results["predictions"] = str(output.predictions_table)
+        self._results["about"] = str(path)
+        return runtime
+
+
 class EvaluatePredictionsInputSpec(BaseInterfaceInputSpec):
     """Held-out predictions."""
 
@@ -362,14 +420,44 @@ class EvaluatePredictions(SimpleInterface):
     output_spec = EvaluatePredictionsOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
-        from bids_gevnet.learn.evaluate.predictions_table import write_metrics
+        from bids_gevnet.learn.evaluate.predictions_table import write_headlines, write_metrics
 
         output = OutputLayout(Path(self.inputs.output_dir))
         about = json.loads(Path(self.inputs.about).read_text(encoding="utf-8"))
-        write_metrics(
+        content = write_metrics(
             output.metrics_file, Path(self.inputs.predictions), about, seed=self.inputs.seed
         )
+        write_headlines(output.headline_table, content)
         self._results["metrics"] = str(output.metrics_file)
+        return runtime
+
+
+class WriteModelCardsInputSpec(BaseInterfaceInputSpec):
+    """A study whose figures are known."""
+
+    weights = traits.List(File(exists=True), desc="weights: a model trained again lost its card")
+    metrics = File(exists=True, mandatory=True, desc="group_metrics.json")
+    output_dir = traits.Str(mandatory=True, desc="where the models are")
+
+
+class WriteModelCardsOutputSpec(TraitedSpec):
+    """What people read about the models."""
+
+    cards = traits.List(File(exists=True), desc="MODEL_CARD.md of every final model")
+
+
+class WriteModelCards(SimpleInterface):
+    """Describe every final model for people, with its figures."""
+
+    input_spec = WriteModelCardsInputSpec
+    output_spec = WriteModelCardsOutputSpec
+
+    def _run_interface(self, runtime: Any) -> Any:
+        from bids_gevnet.learn.evaluate.model_card import write_model_cards
+
+        metrics = json.loads(Path(self.inputs.metrics).read_text(encoding="utf-8"))
+        written = write_model_cards(Path(self.inputs.output_dir), metrics)
+        self._results["cards"] = [str(path) for path in written]
         return runtime
 
 

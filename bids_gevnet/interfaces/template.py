@@ -1,12 +1,10 @@
-"""Load the template, choose the output grid, and register a scan to the template."""
+"""Register a scan to the template."""
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from nipype.interfaces.base import (
     BaseInterfaceInputSpec,
     File,
@@ -16,114 +14,17 @@ from nipype.interfaces.base import (
     traits,
 )
 
-from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
-from bids_gevnet.dwi.interpolation import coverage, resample_volume
-from bids_gevnet.dwi.registration import (
-    Registration,
-    Volume,
-    assess,
-    brain_box,
-    register_rigid,
-    register_to_template,
-)
-from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.dwi.ants_linear import apply_itk_transform
+from bids_gevnet.dwi.field_of_view import coverage
+from bids_gevnet.dwi.interpolation import resample_volume
+from bids_gevnet.dwi.registration import fit_affine, register_rigid, register_to_template
+from bids_gevnet.dwi.registration_quality import Registration, Volume, assess
 from bids_gevnet.facts import RegistrationFacts
 from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
-from bids_gevnet.settings import PreprocessingSettings
+from bids_gevnet.interfaces.template_grid import load_template
 
-FloatArray = npt.NDArray[np.float64]
-
-_TEMPLATE_MM = 2
-"""Resolution at which the template is used for registration; diffusion scans are no finer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Template:
-    """A brain template: T1-weighted image, brain mask, voxel-to-world affine, BIDS label."""
-
-    image: npt.NDArray[np.float32]
-    mask: npt.NDArray[np.bool_]
-    affine: FloatArray
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateGrid:
-    """Output grid in template space."""
-
-    shape: tuple[int, int, int]
-    affine: FloatArray
-    label: str
-
-    @property
-    def n_voxels(self) -> int:
-        """Voxels of the grid."""
-        return int(np.prod(self.shape))
-
-    @property
-    def affine_rows(self) -> list[list[float]]:
-        """The affine as nested lists, as Nipype hashes and stores it."""
-        return [[float(value) for value in row] for row in self.affine]
-
-
-def load_template(path: Path | None) -> Template:
-    """Load a template: nilearn's, which needs no download, or the user's own file.
-
-    A file must hold the brain alone, or have a mask named alike beside it
-    (`tpl-X_T1w.nii.gz` and `tpl-X_desc-brain_mask.nii.gz`).
-    """
-    if path is None:
-        from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
-
-        image = load_mni152_template(resolution=_TEMPLATE_MM)
-        mask = load_mni152_brain_mask(resolution=_TEMPLATE_MM)
-        return Template(
-            np.asarray(image.dataobj, dtype=np.float32),
-            np.asarray(mask.dataobj) > 0,
-            np.asarray(image.affine, dtype=np.float64),
-            DEFAULT_TEMPLATE,
-        )
-    from nibabel.filebasedimages import ImageFileError
-
-    try:
-        data, affine = read_image(path)
-    except (OSError, ValueError, ImageFileError, ParticipantError) as error:
-        raise InputError(
-            expected="a NIfTI image for --template",
-            found=f"{path} ({error})",
-            remedy="check the path",
-        ) from None
-    if data.ndim != 3:
-        raise InputError(
-            expected="a 3D image for --template",
-            found=f"{data.ndim} axes in {path}",
-            remedy="give one volume",
-        )
-    beside = path.with_name(re.sub(r"_T1w(\.nii(\.gz)?)$", r"_desc-brain_mask\1", path.name))
-    brain = read_mask(beside)[0] if beside != path and beside.exists() else np.asarray(data) > 0
-    return Template(np.asarray(data, dtype=np.float32), brain, affine, template_label(path))
-
-
-def template_label(path: Path) -> str:
-    """Label of a template's space: what follows `tpl-` in its name, else its letters and digits.
-
-    >>> template_label(Path("tpl-MNIPediatricAsym_cohort-1_T1w.nii.gz"))
-    'MNIPediatricAsym'
-    """
-    named = re.match(r"tpl-([A-Za-z0-9]+)", path.name)
-    return named.group(1) if named else re.sub(r"[^A-Za-z0-9]", "", path.name.split(".")[0])
-
-
-def output_grid(settings: PreprocessingSettings) -> TemplateGrid:
-    """Return the grid around the template's brain at the requested resolution."""
-    template = load_template(settings.template)
-    shape, affine = brain_box(
-        template.mask,
-        template.affine,
-        resolution_mm=settings.output_resolution,
-        margin_mm=settings.crop_margin,
-    )
-    return TemplateGrid(shape, affine, template.label)
+_MOST_POINTS = 20000
+"""Points of the brain that an affine is fitted to: thousands for each of its twelve numbers."""
 
 
 class RegisterToTemplateInputSpec(BaseInterfaceInputSpec):
@@ -133,6 +34,7 @@ class RegisterToTemplateInputSpec(BaseInterfaceInputSpec):
     mask = File(exists=True, mandatory=True, desc="brain")
     template = File(exists=True, desc="another template than nilearn's")
     t1w = File(exists=True, desc="raw T1-weighted image")
+    transform = File(exists=True, desc="ITK transform to the template that is known already")
     old_to_new = traits.List(
         mandatory=True, desc="rows: world of the raw run to the conformed one"
     )
@@ -157,20 +59,33 @@ class RegisterToTemplate(SimpleInterface):
         path = Path(self.inputs.template) if isdefined(self.inputs.template) else None
         loaded = load_template(path)
         template = Volume(loaded.image, loaded.affine, loaded.mask)
-        registration, source = None, "b0"
-        through_t1w = self._through_t1w(scan, template) if isdefined(self.inputs.t1w) else None
-        if through_t1w is not None:
+        known, nonlinear_mm = self._known(scan, template)
+        registration: Registration | None = known
+        source: Literal["b0", "T1w", "transform"] = "transform"
+        through_t1w = None
+        if (known is None or known.is_poor) and isdefined(self.inputs.t1w):
+            through_t1w = self._through_t1w(scan, template)
+        if through_t1w is not None and (
+            registration is None or through_t1w.worth > registration.worth
+        ):
             registration, source = through_t1w, "T1w"
         if registration is None or registration.is_poor:
             direct = register_to_template(scan, template)
-            if registration is None or _worth(direct) > _worth(registration):
+            if registration is None or direct.worth > registration.worth:
                 registration, source = direct, "b0"
         self._results["to_template"] = registration.moving_to_fixed.tolist()
+        taken = source == "transform"
         facts = RegistrationFacts(
-            source="T1w" if source == "T1w" else "b0",
+            source=source,
+            transform=Path(self.inputs.transform).name if taken else "",
+            nonlinear_mm=nonlinear_mm if taken else None,
+            transform_dice=None if taken or known is None else round(float(known.dice), 4),
             template=loaded.label,
             dice=round(float(registration.dice), 4),
             information=round(float(registration.information), 4),
+            rival=None if registration.rival is None else round(registration.rival, 4),
+            edges=None if registration.edges is None else round(registration.edges, 4),
+            retried=registration.retried,
             poor=bool(registration.is_poor),
             text=str(registration),
             coverage=round(
@@ -190,6 +105,18 @@ class RegisterToTemplate(SimpleInterface):
         self._results["facts"] = write_facts(Path(runtime.cwd), facts)
         return runtime
 
+    def _known(self, scan: Volume, template: Volume) -> tuple[Registration | None, float | None]:
+        """Assess the transform that is given, and say how far it is from an affine, mm."""
+        if not isdefined(self.inputs.transform):
+            return None, None
+        brain = np.argwhere(template.mask)
+        index = brain[:: max(1, len(brain) // _MOST_POINTS)]
+        fixed = index @ template.affine[:3, :3].T + template.affine[:3, 3]
+        moving = apply_itk_transform(self.inputs.transform, fixed)
+        original_to_fixed, residual_mm = fit_affine(moving, fixed)
+        to_template = original_to_fixed @ np.linalg.inv(np.array(self.inputs.old_to_new))
+        return assess(to_template, scan, template), round(residual_mm, 3)
+
     def _through_t1w(self, scan: Volume, template: Volume) -> Registration | None:
         data, affine = read_image(self.inputs.t1w)
         if data.ndim != 3:
@@ -208,8 +135,4 @@ class RegisterToTemplate(SimpleInterface):
         t1w_to_template = register_to_template(Volume(head.data, affine, brain, seen), template)
         whole = assess(t1w_to_template.moving_to_fixed @ to_t1w, scan, template)
         # The T1w has the contrast of the template; a b0 may have nearly none and still be right.
-        return replace(whole, information=t1w_to_template.information)
-
-
-def _worth(registration: Registration) -> float:
-    return registration.dice * registration.information
+        return replace(t1w_to_template, moving_to_fixed=whole.moving_to_fixed, dice=whole.dice)

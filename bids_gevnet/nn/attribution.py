@@ -44,12 +44,13 @@ class Saliency:
         The class that is explained.
     scores : (classes,) tensor
         The network's scores.
-    attribution : (6 nside^2, X, Y, Z) tensor
-        A of every distinct direction and voxel.
+    attribution : (shells * 6 nside^2, X, Y, Z) tensor
+        A of every distinct direction and voxel, shell after shell.
     voxels : (X, Y, Z) tensor
-        Root mean square over directions.
-    directions : (6 nside^2,) tensor
+        Root mean square over directions and shells.
+    directions : (shells * 6 nside^2,) tensor
         Root mean square over brain voxels.
+    shells : int
 
     Examples
     --------
@@ -65,11 +66,27 @@ class Saliency:
     attribution: Tensor
     voxels: Tensor
     directions: Tensor
+    shells: int = 1
 
     def on_sphere(self) -> Tensor:
         """Directions on all HEALPix points, opposite ones alike: (12 nside^2,) tensor."""
-        nside = round((len(self.directions) / 6) ** 0.5)
-        return self.directions[torch.from_numpy(expand_index(nside)).to(self.directions.device)]
+        directions = self.over_shells()
+        nside = round((len(directions) / 6) ** 0.5)
+        return directions[torch.from_numpy(expand_index(nside)).to(directions.device)]
+
+    def over_shells(self) -> Tensor:
+        """Root mean square of directions over shells: (6 nside^2,) tensor."""
+        if self.shells == 1:
+            return self.directions
+        return self._by_shell().square().mean(0).sqrt()
+
+    def shell_shares(self) -> Tensor:
+        """Share of each shell in the squared attribution: (shells,) tensor that adds up to 1."""
+        squares = self._by_shell().square().sum(1)
+        return squares / squares.sum().clamp_min(1e-30)
+
+    def _by_shell(self) -> Tensor:
+        return torch.unflatten(self.directions, 0, (self.shells, -1))
 
 
 def margin(scores: Tensor, target: int) -> Tensor:
@@ -162,13 +179,13 @@ def saliency(
     ----------
     network
         Any network that classifies scans.
-    scan : (6 nside^2, X, Y, Z) tensor
+    scan : (shells * 6 nside^2, X, Y, Z) tensor
     mask : (X, Y, Z) bool tensor
     target : int or None
         Class to explain; None for the predicted one.
     method, n_steps
         See the module's docstring.
-    baseline : (6 nside^2, X, Y, Z) tensor or None
+    baseline : (shells * 6 nside^2, X, Y, Z) tensor or None
         For instance the mean scan of a reference group; zeros if None.
 
     Returns
@@ -196,7 +213,8 @@ def saliency(
     n_directions = len(attribution)
     voxels = torch.linalg.vector_norm(attribution, dim=0) / n_directions**0.5
     inside = torch.stack([torch.linalg.vector_norm(a[mask]) for a in attribution])
-    return Saliency(chosen, scores, attribution, voxels, inside / mask.sum().sqrt())
+    shells = network.shells
+    return Saliency(chosen, scores, attribution, voxels, inside / mask.sum().sqrt(), shells)
 
 
 def sphere_saliency(

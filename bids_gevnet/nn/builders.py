@@ -51,6 +51,7 @@ def build_compound(
     classes: int = 2,
     nside: int = 4,
     strides: Sequence[int] = DEFAULT_STRIDES,
+    shells: int = 1,
     samples: int | None = 7,
     pieces: Pieces | None = None,
 ) -> CompoundNetwork:
@@ -68,6 +69,8 @@ def build_compound(
         HEALPix resolution of the scans.
     strides : sequence of 4 int
         Pooling of the CKN's layers.
+    shells : int
+        Shells of the scans: channels of the CKN's input, or of the sphere's where there is none.
     samples : int or None
         N of the GEVNet's nonlinearities; None is the limit of infinitely many.
     pieces : Pieces or None
@@ -80,10 +83,13 @@ def build_compound(
     >>> network(torch.rand(1, 6, 4, 4, 4), torch.ones(1, 4, 4, 4, dtype=torch.bool)).shape
     torch.Size([1, 3])
     """
-    ckn = None if degree is None else CKN(strides=strides, kappa=Kappa(degree=degree))
+    ckn = None
+    if degree is not None:
+        ckn = CKN((shells, 4, 4, 8, 8), strides=strides, kappa=Kappa(degree=degree))
+    channels = 8 if ckn is not None else 8 * shells
     network: GEVNet | DeepSphere | None = None
     if sphere == "gevnet":
-        network = GEVNet(healpix(nside), "8-8-12-12", samples=samples)
+        network = GEVNet(healpix(nside), f"{channels}-8-12-12", samples=samples)
     elif sphere == "deepsphere":
-        network = DeepSphere((8, 32, 32, 64), 4, nside)
-    return CompoundNetwork(ckn, network, classes, nside=nside, pieces=pieces)
+        network = DeepSphere((channels, 32, 32, 64), 4, nside)
+    return CompoundNetwork(ckn, network, classes, nside=nside, shells=shells, pieces=pieces)

@@ -304,7 +304,7 @@ class CKN(nn.Module):
 
         Parameters
         ----------
-        volumes : iterable of (x, y, z) tensors
+        volumes : iterable of (x, y, z) or (channels, x, y, z) tensors
             One gradient direction each, in random order. No more than n_volumes are taken, one
             after the other: a generator that reads them from disk reads no more than these.
         n_volumes : int
@@ -315,10 +315,11 @@ class CKN(nn.Module):
         """
         generator = torch.Generator().manual_seed(seed)
         dtype = next(self.parameters()).dtype
-        features = [v.detach().cpu()[None, None].to(dtype) for v in islice(volumes, n_volumes)]
-        supports = [f[0, 0] != 0 for f in features]
-        for number, layer in enumerate(self.layers):
-            assert isinstance(layer, CKNLayer)
+        drawn = [v.detach().cpu().to(dtype) for v in islice(volumes, n_volumes)]
+        features = [v.reshape(1, -1, *v.shape[-3:]) for v in drawn]
+        supports = [(f[0] != 0).any(0) for f in features]
+        for number, module in enumerate(self.layers):
+            layer = cast("CKNLayer", module)
             if number > 0:
                 features = self._advance(number - 1, features)
                 s = self.strides[number - 1]

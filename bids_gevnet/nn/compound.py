@@ -3,7 +3,8 @@
 Data flow for one scan (section 5.3 of the paper; D = 6 nside^2 distinct directions, 96 for the
 paper's nside = 4, and P = 2 D points of the sphere):
 
-    (D, X, Y, Z)      each direction is one 3D volume through the CKN        inter-voxel
+    (k D, X, Y, Z)    k shells, one after the other; k = 1 in the paper
+    (D, k, X, Y, Z)   each direction is one 3D volume through the CKN        inter-voxel
     (D, c, x, y, z)   keep brain voxels, swap axes
     (D, c, V)         opposite directions are the same volume: D -> P by an index
     (P, c, V)         each voxel is c scalar fields on the sphere            intra-voxel
@@ -13,6 +14,11 @@ paper's nside = 4, and P = 2 D points of the sphere):
 Files hold the pixel of each opposite pair with the smaller nested index, in increasing order
 (`bids_gevnet.sphere.resampling`). A coarse voxel i sits on voxel stride * i of the scan and is a
 brain voxel if that one is.
+
+Several shells are channels of the same volumes, because their points on the sphere are the same:
+filters of the CKN's first layer then have k times the entries, so that patches of all shells are
+compared together. 4 * 27 more parameters per shell: 3,164 for one, 3,272 for two. All else is
+as for one shell.
 
 Memory. Volumes go through the CKN a few directions at a time and voxels through the spherical
 network a few at a time, see `staged`: loss and gradients are those of the undivided network.
@@ -25,7 +31,8 @@ and brain voxels, so that it does not matter which direction a volume belongs to
 ("GEVNet") every brain voxel's raw signal s is given to the sphere as 8 fixed bumps
 exp(-(s - k/7)^2 / (2/49)), k = 0, ..., 7. Bumps act on each sample alone, hence commute with
 rotations and know nothing of neighbouring voxels, and make the 8 input channels with which the
-spherical network has its 12,424 parameters; on the one raw channel it would have 11,416.
+spherical network has its 12,424 parameters; on the one raw channel it would have 11,416. Two
+shells have bumps of their own: 16 channels and 13,576 parameters.
 """
 
 from __future__ import annotations
@@ -100,7 +107,7 @@ class Pieces:
 
 
 class Bumps(nn.Module):
-    """Raw signal to smooth indicator functions of its size: (P, 1, V) to (P, n, V) tensor."""
+    """Raw signal to smooth indicator functions of its size: (P, k, V) to (P, k n, V) tensor."""
 
     centres: Tensor
 
@@ -110,8 +117,8 @@ class Bumps(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Evaluate exp(-(x - c_k)^2 / (2 h^2)) with h the distance between centres."""
-        steps = (x - self.centres.to(x.dtype)[:, None]) * (len(self.centres) - 1)
-        return torch.exp(-steps.square() / 2)
+        steps = (x[:, :, None] - self.centres.to(x.dtype)[:, None]) * (len(self.centres) - 1)
+        return torch.exp(-steps.square() / 2).flatten(1, 2)
 
 
 class ScanNetwork(nn.Module):
@@ -127,6 +134,8 @@ class ScanNetwork(nn.Module):
         so that its inputs have mean 0 and variance 1.
     pieces : Pieces
         How to cut up a batch; training sets it. A network may ignore it.
+    shells : int
+        Shells of the scans it takes.
 
     Examples
     --------
@@ -143,6 +152,7 @@ class ScanNetwork(nn.Module):
 
     head: nn.Sequential
     pieces: Pieces = Pieces()
+    shells: int = 1
 
     @property
     def stride(self) -> int:
@@ -154,15 +164,15 @@ class ScanNetwork(nn.Module):
 
         Parameters
         ----------
-        scans : (batch, 6 nside^2, X, Y, Z) tensor
-            Signal over b0 in the distinct directions; any floating type.
+        scans : (batch, shells * 6 nside^2, X, Y, Z) tensor
+            Signal over b0 in the distinct directions, shell after shell; any floating type.
         masks : (batch, X, Y, Z) bool tensor
             Brain voxels.
         """
         raise NotImplementedError
 
     def initialise_(self, volumes: Iterable[Tensor], **options: int) -> None:
-        """Start from training volumes, (X, Y, Z) tensors, before the first step; or do nothing."""
+        """Start from training volumes, (X, Y, Z) or (shells, X, Y, Z), before the first step."""
 
     def forward(self, scans: Tensor, masks: Tensor) -> Tensor:
         """Score the classes.
@@ -192,6 +202,8 @@ class CompoundNetwork(ScanNetwork):
         2 or more.
     nside : int
         HEALPix resolution of the scans.
+    shells : int
+        Shells of the scans: the channels that the CKN takes, or 1/8 of those of the sphere.
     hidden : int
         Width of the fully connected block.
     pieces : Pieces
@@ -216,6 +228,7 @@ class CompoundNetwork(ScanNetwork):
         classes: int = 2,
         *,
         nside: int = 4,
+        shells: int = 1,
         hidden: int = 50,
         pieces: Pieces | None = None,
     ) -> None:
@@ -232,7 +245,7 @@ class CompoundNetwork(ScanNetwork):
         self.sphere: Any = sphere
         self.bumps = Bumps() if ckn is None else None
         self.pieces = pieces or Pieces()
-        self.nside = nside
+        self.nside, self.shells = nside, shells
         n_features = sphere.n_features if sphere is not None else cast("CKN", ckn).channels[-1]
         self.head = nn.Sequential(
             nn.Linear(n_features, hidden), nn.ReLU(), nn.Linear(hidden, classes)
@@ -266,7 +279,8 @@ class CompoundNetwork(ScanNetwork):
         """Mean feature vector of each scan, the classifier's input: (batch, n_features) tensor."""
         self._check(scans, masks)
         index = [brain_index(mask, self.stride) for mask in masks.unbind(0)]
-        per_scan = self._volumes(scans, index)  # batch times (directions, channels, V_b)
+        # (batch, directions, shells, X, Y, Z), then batch times (directions, channels, V_b)
+        per_scan = self._volumes(self._shells_as_channels(scans), index)
         if self.sphere is None:
             return torch.stack([f.mean((0, 2)) for f in per_scan])
         # (directions, channels, V); not copied when there is one scan
@@ -287,11 +301,17 @@ class CompoundNetwork(ScanNetwork):
         sizes = [len(i) for i in index]
         return torch.stack([v.mean(0) for v in torch.split(voxels, sizes)])
 
+    def _shells_as_channels(self, scans: Tensor) -> Tensor:
+        """(batch, shells * directions, ...) to (batch, directions, shells, ...), not copied."""
+        if self.shells == 1:
+            return scans.unsqueeze(2)
+        return torch.unflatten(scans, 1, (self.shells, -1)).transpose(1, 2)
+
     def _volumes(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
         """Features of the brain voxels of each scan: batch times (directions, channels, V_b)."""
         if self.ckn is None:
             return [
-                scan.flatten(1).index_select(1, i)[:, None]
+                scan.flatten(2).index_select(2, i)
                 for scan, i in zip(scans.unbind(0), index, strict=True)
             ]
         per_piece = max(1, self.pieces.volume_voxels // math.prod(scans.shape[2:]))
@@ -317,8 +337,8 @@ class CompoundNetwork(ScanNetwork):
         return [each.view(n_directions, n_channels, -1) for each in torch.split(outputs, sizes)]
 
     def _to_volumes(self, x: Tensor) -> Tensor:
-        """(directions, X, Y, Z) of any type to (directions, 1, X, Y, Z) of the network's."""
-        return x[:, None].to(self._dtype)
+        """(directions, shells, X, Y, Z) of any type to the network's type."""
+        return x.to(self._dtype)
 
     def _to_sphere(self, x: Tensor) -> Tensor:
         """(directions, channels, voxels) to (points, channels, voxels)."""
@@ -328,12 +348,13 @@ class CompoundNetwork(ScanNetwork):
         return cast("Tensor", self.bumps(x.to(self._dtype)))
 
     def _check(self, scans: Tensor, masks: Tensor) -> None:
-        n_directions = len(self.expand) // 2
-        if scans.ndim != 5 or scans.shape[1] != n_directions:
+        n_volumes = self.shells * len(self.expand) // 2
+        if scans.ndim != 5 or scans.shape[1] != n_volumes:
             raise InputError(
-                expected=f"scans of shape (batch, {n_directions}, X, Y, Z)",
+                expected=f"scans of shape (batch, {n_volumes}, X, Y, Z)",
                 found=str(tuple(scans.shape)),
-                remedy=f"resample the signal to the distinct points of HEALPix nside {self.nside}",
+                remedy=f"resample {self.shells} shell(s) to the distinct points of HEALPix nside "
+                f"{self.nside}",
             )
         if masks.dtype != torch.bool or masks.shape != (len(scans), *scans.shape[2:]):
             raise InputError(

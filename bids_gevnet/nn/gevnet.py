@@ -130,7 +130,9 @@ class GEVNet(nn.Module):
             if i < last:
                 normaliser = "batch" if norm is None else norm(field)
                 layers.append(
-                    RegularNonlinearity(field, samples, function=function, norm=normaliser)
+                    RegularNonlinearity(
+                        field, samples, function=function, norm=normaliser, areas=grid.areas
+                    )
                 )
             if pooled:
                 layers.append(TransportPool(grid, field, q=q))

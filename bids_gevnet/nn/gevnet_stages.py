@@ -40,8 +40,7 @@ def gevnet_stages(network: GEVNet) -> Staged:
 
 def _norm_of(layer: nn.Module) -> RegularNorm:
     norm = cast("RegularNonlinearity", layer).norm
-    assert isinstance(norm, RegularNorm)
-    return norm
+    return cast("RegularNorm", norm)
 
 
 def _stage(group: list[nn.Module]) -> Stage:

@@ -20,14 +20,16 @@ its pyproject.toml::
 where ``MY_NETWORK`` is a `Network`, or a function without arguments that returns one, of the
 name to the left of the equals sign. A network that classifies scans is then accepted by
 ``--network``, trained, written to model folders and read back like those of the paper; its
-builder is called with ``classes``, ``nside`` and ``strides`` and returns a
-`bids_gevnet.nn.ScanNetwork`. Model folders never hold code: one that names a network which is
+builder is called with ``classes``, ``nside`` and ``strides``, for scans with several shells also
+with their number ``shells``, and returns a `bids_gevnet.nn.ScanNetwork`; one that does not take
+``shells`` is for one shell. Model folders never hold code: one that names a network which is
 not installed is refused.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from dataclasses import dataclass, field
 from functools import cache
@@ -116,11 +118,23 @@ class Network:
 
     def build(self, **options: Any) -> nn.Module:
         """Build the network; options are the builder's and win over `arguments`."""
-        builder = self.builder
-        if isinstance(builder, str):
-            module, _, function = builder.partition(":")
-            builder = cast("Callable[..., nn.Module]", getattr(import_module(module), function))
-        return builder(**{**self.arguments, **options})
+        return self._function()(**{**self.arguments, **options})
+
+    def takes(self, option: str) -> bool:
+        """Whether the builder has an option.
+
+        >>> find_network("ckn2").takes("shells")
+        True
+        """
+        parameters = inspect.signature(self._function()).parameters.values()
+        return any(p.name == option or p.kind is p.VAR_KEYWORD for p in parameters)
+
+    def _function(self) -> Callable[..., nn.Module]:
+        """Return the builder, imported if it is only named."""
+        if not isinstance(self.builder, str):
+            return self.builder
+        module, _, function = self.builder.partition(":")
+        return cast("Callable[..., nn.Module]", getattr(import_module(module), function))
 
     def count_parameters(self) -> dict[str, int]:
         """Count the learnable numbers of the whole ("total") and of each part."""

@@ -101,7 +101,8 @@ class Staged:
     parameters: Sequence[Tensor]
 
     def __post_init__(self) -> None:
-        assert len(self.norms) == len(self.stages) - 1
+        if len(self.norms) != len(self.stages) - 1:
+            raise ValueError(f"{len(self.stages)} stages and {len(self.norms)} norms between them")
 
     def run(self, x: Tensor, cut: Cut, *, keep: bool, finish: Finish | None = None) -> Tensor:
         """Run a batch piece by piece.
@@ -243,8 +244,8 @@ class _Piecewise(torch.autograd.Function):
             total[filled : filled + out.numel()] = out.flatten()
             filled += out.numel()
             call.shapes.append(out.shape)
-        assert total is not None
-        assert call.add or filled == len(total), "stages must map sizes proportionally"
+        if total is None or not (call.add or filled == len(total)):
+            raise ValueError("stages must map sizes proportionally")
         return total
 
     @staticmethod

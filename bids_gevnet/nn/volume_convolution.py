@@ -55,13 +55,12 @@ class _ByRows(torch.autograd.Function):
         ctx.save_for_backward(x, filters)
         ctx.depth = depth
         half = filters.shape[2] // 2
-        y: Tensor | None = None
+        y = x.new_empty(0)
         for start in range(0, x.shape[2], depth):
             part = F.conv3d(_rows(x, start, depth, half)[0], filters, padding=(0, half, half))
-            if y is None:
+            if start == 0:  # whose type is known only now: autocast decides it
                 y = part.new_empty(len(x), len(filters), *x.shape[2:])
             y[:, :, start : start + depth] = part
-        assert y is not None
         return y
 
     @staticmethod

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from bids_gevnet.phantom.settings import PhantomSettings
 
 Stream = Literal[
-    "person", "pose", "tissue", "motion", "outliers", "noise", "reverse", "t1w", "table", "eddy"
-]
+    "person", "pose", "tissue", "motion", "outliers", "noise", "reverse", "t1w", "table", "eddy",
+    "coupling",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def write_scan(out: Path, scan: Scan) -> None:
     pepolar = {"B0FieldIdentifier": _PEPOLAR, "B0FieldSource": _PEPOLAR} if paired else {}
     _write_json(folder / f"{stem}.json", {**_dwi_sidecar(scan), **pepolar})
     if scan.reverse_b0 is not None:
-        _write_reverse(out, scan, f"{label}/dwi/{stem}.nii.gz")
+        _write_reverse(out, scan, scan.reverse_b0, f"{label}/dwi/{stem}.nii.gz")
     if scan.t1w is not None and scan.t1w_affine is not None:
         folder = out / label / "anat"
         folder.mkdir(exist_ok=True)
@@ -209,16 +209,17 @@ def write_nifti(path: Path, data: NDArray[Any], affine: NDArray[np.float64]) -> 
     path.write_bytes(gzip.compress(image.to_bytes(), compresslevel=4, mtime=0))
 
 
-def _write_reverse(out: Path, scan: Scan, intended_for: str) -> None:
+def _write_reverse(
+    out: Path, scan: Scan, reverse_b0: NDArray[np.float32], intended_for: str
+) -> None:
     """Write the b0 with opposite phase encoding as a BIDS fieldmap of the diffusion run."""
-    assert scan.reverse_b0 is not None
     label = f"sub-{scan.spec.label}"
     folder = out / label / "fmap"
     folder.mkdir(exist_ok=True)
     opposite = {"AP": "PA", "PA": "AP"}[scan.site.direction_label]
     stem = f"{label}_dir-{opposite}_epi"
     flipped = "j-" if scan.site.polarity > 0 else "j"
-    write_nifti(folder / f"{stem}.nii.gz", _as_int16(scan.reverse_b0), scan.affine)
+    write_nifti(folder / f"{stem}.nii.gz", _as_int16(reverse_b0), scan.affine)
     _write_json(
         folder / f"{stem}.json",
         {

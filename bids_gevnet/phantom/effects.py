@@ -9,6 +9,13 @@ Microscopic effects change where the signal is on the sphere, never its mean ove
 
 The macroscopic effect is atrophy: larger ventricles and thinner grey matter.
 
+The effect between shells is in how two shells go together, and in no shell alone. Everybody has a
+smooth random map phi (`ShellCoupling`) of mean 0, and the signal at b becomes S exp(a phi w(b)):
+w is 1 at every b in group 0 and the other even ones, and falls from 1 at the lowest to -1 at the
+highest b-value in odd groups. As phi and -phi have the same distribution, so has every single
+shell in all groups; but where the lowest shell is brighter the highest is brighter in one group
+and darker in the other, as if kurtosis had changed. Without several shells nobody can tell.
+
 Group 0 has none; odd groups differ in angle, even ones in dispersion, later ones more so.
 """
 
@@ -20,8 +27,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bids_gevnet.phantom.cohort import participant_rng
+from bids_gevnet.settings import B0_THRESHOLD
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from bids_gevnet.phantom.cohort import ParticipantSpec
     from bids_gevnet.phantom.settings import PhantomSettings
 
@@ -30,6 +40,9 @@ BASE_DISPERSION = 0.1
 _ANGLE_STEP_DEG = -25.0
 _DISPERSION_STEP = 0.4
 _ATROPHY_STEP = 0.1
+_COUPLING_STEP = 0.15
+_WAVES = 32
+_WAVELENGTH_MM = 60.0  # blobs of half of it, which voxels of 16 mm still see
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,63 @@ class TissueState:
     crossing_angle_deg: float
     dispersion: float
     atrophy: float
+
+
+@dataclass(frozen=True)
+class ShellCoupling:
+    """A person's map of signal changes, and how it enters each shell.
+
+    Parameters
+    ----------
+    waves : (n, 3) array
+        Wave vectors in rad/mm of template space.
+    phases : (n,) array
+    amplitude : float
+        Standard deviation of the change of log S.
+    b_range : tuple of float
+        Lowest and highest b-value, s/mm².
+    apart : bool
+        Whether the changes of the lowest and highest shell have opposite signs.
+    """
+
+    waves: NDArray[np.float64]
+    phases: NDArray[np.float64]
+    amplitude: float
+    b_range: tuple[float, float]
+    apart: bool
+
+    def log_change(self, points: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Change of log S where w is 1, at template mm: (..., 3) to (...) array."""
+        total = np.zeros(points.shape[:-1])
+        for wave, phase in zip(self.waves, self.phases, strict=True):
+            total += np.cos(points @ wave + phase)
+        scale = self.amplitude * np.sqrt(2 / len(self.phases))
+        return np.asarray(scale * total, dtype=np.float32)
+
+    def weight(self, b: float) -> float:
+        """Return w at a b-value; 0 for a b0."""
+        if b <= B0_THRESHOLD:
+            return 0.0
+        low, high = self.b_range
+        share = float(np.clip((b - low) / (high - low), 0, 1))
+        # Flat at both ends, where scanners jitter.
+        return float(np.cos(np.pi * share)) if self.apart else 1.0
+
+
+def shell_coupling(settings: PhantomSettings, spec: ParticipantSpec) -> ShellCoupling | None:
+    """Draw the map of one person; None without an effect between shells."""
+    if not settings.shell_effect:
+        return None
+    rng = participant_rng(settings.seed, spec.index, "coupling")
+    directions = rng.normal(size=(_WAVES, 3))
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    return ShellCoupling(
+        waves=directions * (2 * np.pi / _WAVELENGTH_MM),
+        phases=rng.uniform(0, 2 * np.pi, _WAVES),
+        amplitude=_COUPLING_STEP * settings.shell_effect,
+        b_range=(min(settings.b_values), max(settings.b_values)),
+        apart=bool(spec.group % 2),
+    )
 
 
 def group_state(settings: PhantomSettings, group: int) -> TissueState:

@@ -43,6 +43,9 @@ class PhantomSettings:
     micro_effect, macro_effect : float
         Strength of the microscopic (crossing angle, dispersion) and of the macroscopic
         (atrophy) group effect; 1 is the standard size, 0 switches it off.
+    shell_effect : float
+        Strength of a group effect that several shells together show and no single one; 0, the
+        default, for none.
     site_effect : bool
         Whether sites differ in anything but their name.
     motion_mm, motion_deg : float
@@ -74,6 +77,7 @@ class PhantomSettings:
     snr: float = 30.0
     micro_effect: float = 1.0
     macro_effect: float = 1.0
+    shell_effect: float = 0.0
     site_effect: bool = True
     motion_mm: float = 2.0
     motion_deg: float = 2.0
@@ -96,6 +100,9 @@ class PhantomSettings:
         _check_range("number of directions", self.directions, 6, 300)
         _check_range("microscopic effect", self.micro_effect, 0, 2)
         _check_range("macroscopic effect", self.macro_effect, 0, 2)
+        _check_range("effect between shells", self.shell_effect, 0, 2)
+        if self.shell_effect and len(self.b_values) < 2:
+            _refuse("number of b-values for an effect between shells", "of 2 or more", 1)
         _check_range("motion in mm", self.motion_mm, 0, 20)
         _check_range("motion in degrees", self.motion_deg, 0, 20)
         _check_range("eddy strength", self.eddy, 0, 5)

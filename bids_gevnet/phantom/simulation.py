@@ -22,7 +22,7 @@ import numpy as np
 from bids_gevnet.phantom import acquisition, fibres, signal
 from bids_gevnet.phantom.anatomy import make_head
 from bids_gevnet.phantom.cohort import participant_rng, plan_participant
-from bids_gevnet.phantom.effects import participant_state
+from bids_gevnet.phantom.effects import participant_state, shell_coupling
 from bids_gevnet.phantom.settings import tiny_settings
 from bids_gevnet.phantom.sites import make_site, ras_to_fsl
 from bids_gevnet.settings import B0_THRESHOLD
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from bids_gevnet.phantom.anatomy import Head
     from bids_gevnet.phantom.cohort import ParticipantSpec
-    from bids_gevnet.phantom.effects import TissueState
+    from bids_gevnet.phantom.effects import ShellCoupling, TissueState
     from bids_gevnet.phantom.settings import PhantomSettings
     from bids_gevnet.phantom.sites import Site
 
@@ -131,10 +131,15 @@ class HeadSignal:
     ----------
     head : Head
     state : TissueState
+    coupling : ShellCoupling, optional
+        What changes the shells together or apart.
     """
 
-    def __init__(self, head: Head, state: TissueState) -> None:
-        self.head = head
+    def __init__(
+        self, head: Head, state: TissueState, coupling: ShellCoupling | None = None
+    ) -> None:
+        self.head, self.coupling = head, coupling
+        self._change = None if coupling is None else coupling.log_change(head.points())
         self._white = np.flatnonzero(head.maps[0].ravel() > _MIN_FRACTION)
         points = head.points().reshape(-1, 3)[self._white]
         self.directions = fibres.fibre_directions(points, state)
@@ -165,6 +170,8 @@ class HeadSignal:
             fibre = signal.fibre_signal(cos_squared, b, self.dispersion, gains)
             total[self._white] += amplitude * fibre
         grid: NDArray[np.float32] = total.reshape(self.head.maps.shape[1:]).astype(np.float32)
+        if self.coupling is not None and self._change is not None:
+            grid *= np.exp(np.float32(self.coupling.weight(b)) * self._change)
         return grid
 
 
@@ -230,7 +237,9 @@ def simulate_participant(settings: PhantomSettings, spec: ParticipantSpec) -> Sc
     """
     site = make_site(settings, spec.site)
     state = participant_state(settings, spec)
-    head = HeadSignal(make_head(settings.voxel_mm, state.atrophy), state)
+    head = HeadSignal(
+        make_head(settings.voxel_mm, state.atrophy), state, shell_coupling(settings, spec)
+    )
     truth = _make_truth(settings, spec, site, head, state)
     volumes = [
         _sample_volume(settings, site, head, truth, volume, site.polarity)

@@ -11,7 +11,9 @@ from bids_gevnet.bids.derivatives import (
     SERIES,
     prediction_ending,
     rish_ending,
+    tensor_ending,
 )
+from bids_gevnet.dwi.tensor import HIGHEST_B
 from bids_gevnet.facts import AcquisitionFacts, CorrectionFacts, ScanFacts
 from bids_gevnet.report.correction_methods import METHODS, describe_susceptibility
 from bids_gevnet.report.figures.motion import LARGE_DISPLACEMENT_MM, MotionSummary
@@ -44,10 +46,14 @@ def collect_alerts(scan: ScanFiles, motion: MotionSummary | None) -> list[Alert]
     sources = (
         _completeness(scan),
         _acquisition(facts),
+        _source(facts),
         _conform(facts),
+        _cleaning(facts),
         _correction(facts),
+        _runs(facts),
         _motion(motion),
         _registration(facts),
+        _tensor(facts),
         _quality(facts),
         _prediction(facts),
         _unread(facts),
@@ -67,6 +73,7 @@ def _completeness(scan: ScanFiles) -> Iterator[Alert]:
     expected = [
         *(scan.native(ending) for ending in (SERIES, MEAN_B0, BRAIN_MASK, CONFOUNDS)),
         *(scan.standard(ending) for ending in (SERIES, BRAIN_MASK, SAMPLES, rish_ending(0))),
+        *(place(tensor_ending("fa")) for place in (scan.native, scan.standard)),
     ]
     if scan.facts.prediction is not None:
         expected.append(scan.native(prediction_ending(scan.facts.prediction.network)))
@@ -83,6 +90,17 @@ def _acquisition(facts: ScanFacts) -> Iterator[Alert]:
             yield Alert("warning", f"Phase encoding{where}: {text}.", "acquisition")
         yield from _readout(run, where)
         yield from (Alert("note", f"Input{where}: {note}.", "acquisition") for note in run.notes)
+
+
+def _source(facts: ScanFacts) -> Iterator[Alert]:
+    """Say where a scan comes from that was not corrected here."""
+    if facts.source.pipeline:
+        yield Alert(
+            "note",
+            f"The scan was preprocessed by {facts.source}; it was not corrected again. Taken from "
+            f"it: {', '.join(facts.source.taken)}.",
+            "acquisition",
+        )
 
 
 def _readout(run: AcquisitionFacts, where: str) -> Iterator[Alert]:
@@ -105,11 +123,35 @@ def _conform(facts: ScanFacts) -> Iterator[Alert]:
             )
 
 
+def _cleaning(facts: ScanFacts) -> Iterator[Alert]:
+    for run in facts.cleaning:
+        if run.noise is not None and run.noise.anatomy:
+            yield Alert(
+                "warning",
+                "Denoising: what was removed follows the edges of tissue (correlation "
+                f"{run.noise.edge_correlation:.2f}, of noise {run.noise.noise_correlation:.2f}), "
+                "so anatomy may be among it. Look at the residual, or use --denoise none.",
+                "acquisition",
+            )
+        if run.unringing and run.partial_fourier is not None and run.partial_fourier < 1:
+            yield Alert(
+                "note",
+                f"Gibbs ringing: {run.partial_fourier:.0%} of k-space was acquired, for which the "
+                "removal of ringing was not made; some ringing stays.",
+                "acquisition",
+            )
+        if run.denoising_reason:
+            yield Alert("note", f"Not denoised: {run.denoising_reason}.", "acquisition")
+
+
 def _correction(facts: ScanFacts) -> Iterator[Alert]:
-    for run in facts.correction:
+    for number, run in enumerate(facts.correction):
         if run.note:
             yield Alert("warning", f"Correction: {run.note}.", "motion")
-        yield from _eddy_result(run)
+        named = number < len(facts.acquisition) and facts.acquisition[number].name
+        several = len(facts.correction) > 1
+        yield from _eddy_result(run, f"run {named or number + 1}" if several else "the run")
+        yield from _encoding_trials(run)
         if run.method is None:
             continue
         words = METHODS[run.method]
@@ -120,7 +162,16 @@ def _correction(facts: ScanFacts) -> Iterator[Alert]:
             yield Alert("note", text, "motion")
 
 
-def _eddy_result(run: CorrectionFacts) -> Iterator[Alert]:
+def _runs(facts: ScanFacts) -> Iterator[Alert]:
+    for run in facts.join.left_out:
+        yield Alert(
+            "warning",
+            f"Runs: {run.name or 'a run'} was left out: {run.reason or 'it does not fit'}.",
+            "acquisition",
+        )
+
+
+def _eddy_result(run: CorrectionFacts, name: str) -> Iterator[Alert]:
     """Say where eddy has left a run worse than it was."""
     signs = []
     if run.misfit_before and run.misfit_after and run.misfit_after > WORSE * run.misfit_before:
@@ -132,9 +183,27 @@ def _eddy_result(run: CorrectionFacts) -> Iterator[Alert]:
     if signs:
         yield Alert(
             "error",
-            f"eddy has made the run worse: {' and '.join(signs)}. Use --correction model.",
+            f"eddy has made {name} worse: {' and '.join(signs)}. Use --correction model.",
             "motion",
         )
+
+
+def _encoding_trials(run: CorrectionFacts) -> Iterator[Alert]:
+    """Say which way b0s were taken whose phase encodings may be equal or opposite."""
+    for trial in run.encoding_trials:
+        kept = "opposite" if trial.opposite else "equal"
+        yield Alert(
+            "note",
+            f"Phase encoding: nothing tells whether {trial.image or 'another image'} has the "
+            "encoding of the run or the opposite. Both were tried on the b0s, which correlate "
+            f"by {_shown(trial.as_equal)} as equal and by {_shown(trial.as_opposite)} as "
+            f"opposite, with a susceptibility field; it was taken as {kept}.",
+            "motion",
+        )
+
+
+def _shown(correlation: float | None) -> str:
+    return "an unknown value" if correlation is None else f"{correlation:.3f}"
 
 
 def _motion(motion: MotionSummary | None) -> Iterator[Alert]:
@@ -164,6 +233,12 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
     if facts.registration.poor:
         text = facts.registration.text or "the registration looks poor"
         yield Alert("warning", f"Template: {text}.", "template")
+    elif facts.registration.retried:
+        yield Alert(
+            "note",
+            "Template: the first registration was poor, and more starts found a better one.",
+            "template",
+        )
     if facts.registration.t1w_dice is not None:
         yield Alert(
             "warning",
@@ -172,11 +247,26 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
             "damaged. The mean b0 was registered directly instead.",
             "template",
         )
+    if facts.registration.transform_dice is not None:
+        yield Alert(
+            "warning",
+            "Template: the transform of the pipeline that preprocessed the scan was not used, "
+            "because the overlap of brains was poor (Dice "
+            f"{facts.registration.transform_dice:.2f}) and registering again was better.",
+            "template",
+        )
     if facts.registration.coverage is not None and facts.registration.coverage < LEAST_COVERAGE:
         yield Alert(
             "warning",
             f"Field of view: it covers {facts.registration.coverage:.0%} of the template's brain; "
             "the rest is missing from all maps.",
+            "template",
+        )
+    if facts.mask.without_data:
+        yield Alert(
+            "note",
+            "Field of view: brain voxels outside of it in some volume were left out of the mask "
+            f"in the scan's own space ({facts.mask.without_data} voxels).",
             "template",
         )
     if facts.standard.without_data:
@@ -191,6 +281,17 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
             "error",
             f"{facts.standard.lost_volumes} volumes have no data in most of the brain.",
             "template",
+        )
+
+
+def _tensor(facts: ScanFacts) -> Iterator[Alert]:
+    b_value = facts.tensor.b_value
+    if b_value is not None and b_value > HIGHEST_B:
+        yield Alert(
+            "note",
+            f"Tensor maps: fitted at b = {b_value:.0f} s/mm², because there is no shell up to "
+            f"{HIGHEST_B:.0f}; diffusivities come out lower than in most studies.",
+            "quality",
         )
 
 

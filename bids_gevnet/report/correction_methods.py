@@ -88,6 +88,13 @@ METHODS: Mapping[CorrectionMethod, MethodWords] = {
         level="warning",
         rotates_gradients=False,
     ),
+    "preprocessed": MethodWords(
+        title="corrected before",
+        sentence="Motion and distortions had been corrected before{share} and were not corrected "
+        "again; gradient directions and framewise displacement were taken as they were found.",
+        rotates_gradients=False,
+        interpolates=True,
+    ),
 }
 
 MODEL_NOT_DONE = (
@@ -95,12 +102,22 @@ MODEL_NOT_DONE = (
     "the head, both of which FSL eddy can correct"
 )
 
+FIELD_FROM_T1W = (
+    "The susceptibility-induced field was estimated without a field map, by registration of the "
+    "first b0 to the intensity-inverted T1-weighted image along the phase-encoding axis with SyN "
+    "of ANTs [@ants,antsx,synsdc], and corrected in the same interpolation{share}."
+)
+"""For the methods text, where the field comes from the T1w."""
+
 WHY_NOT_SUSCEPTIBILITY: Mapping[Susceptibility, str] = {
     "no_opposite_b0": "there is no b0 with the opposite phase encoding",
     "unknown_direction": "the phase-encoding direction is not stated in the metadata",
+    "to_be_tried": "whether the phase encodings are opposite has not been tried yet",
+    "same_direction": "the other b0s, whose phase encoding is not fully stated, agree better with "
+    "that of the run as equal than as opposite",
     "no_topup": "FSL's topup is not installed",
     "another_grid": "no b0 with the opposite phase encoding is on the voxel grid of the run",
-    "no_improvement": "the estimated field did not bring the two opposite b0s closer",
+    "no_improvement": "the estimated field did not bring the images it was estimated from closer",
     "not_supported": "this correction cannot",
 }
 """Why susceptibility distortions were not corrected."""
@@ -120,6 +137,8 @@ def describe_susceptibility(run: CorrectionFacts) -> str:
     """Say in a phrase whether susceptibility was corrected; empty where it is not known."""
     if run.susceptibility is None:
         return ""
+    if run.susceptibility == "corrected" and run.field_from_t1w:
+        return "corrected by registration to the T1-weighted image (SyN), without a field map"
     if run.susceptibility == "corrected":
         return "corrected with topup" if run.method == "eddy" else "corrected"
     return f"not corrected: {WHY_NOT_SUSCEPTIBILITY[run.susceptibility]}"

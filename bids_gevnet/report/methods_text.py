@@ -11,11 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
-from bids_gevnet.facts import CorrectionFacts, ScanFacts, SphereFacts
-from bids_gevnet.report.correction_methods import METHODS
+from bids_gevnet.dwi.phase_encoding import LEAST_SHARE_EXPLAINED
+from bids_gevnet.facts import CorrectionFacts, ScanFacts, ShellFacts, SphereFacts
+from bids_gevnet.report.cleaning_methods import cleaning_sentences
+from bids_gevnet.report.correction_methods import FIELD_FROM_T1W, METHODS
 from bids_gevnet.report.networks import network_sentence
 from bids_gevnet.report.references import REFERENCES, Reference
 from bids_gevnet.versions import __version__
+
+PIPELINES = {"qsiprep": "qsiprep", "hcp": "hcp", "ukb": "ukb", "fsl_eddy": "fsl,eddy"}
+"""What to cite for a pipeline that preprocessed scans."""
 
 _CITE = re.compile(r"\[@([a-z,]+)\]")
 
@@ -66,9 +71,11 @@ def describe_methods(scans: Sequence[ScanFacts]) -> Methods:
     """Choose the sentences and citations for what ran."""
     parts: tuple[tuple[str, Callable[[Sequence[ScanFacts]], Iterable[str]]], ...] = (
         ("Overview", _overview),
+        ("Cleaning", lambda scans: cleaning_sentences(scans, _share)),
         ("Motion and distortions", _correction),
         ("Brain mask and template", _space),
         ("Sampling on the sphere", _sphere),
+        ("Diffusion tensor", _tensor),
         ("Quality measures", _quality),
         ("Prediction", _prediction),
     )
@@ -100,10 +107,44 @@ def _overview(scans: Sequence[ScanFacts]) -> Iterable[str]:
         "a BIDS App [@bidsapps] built on Nipype [@nipype], which prepares scans for gauge "
         "equivariant Volterra networks [@gevnet]."
     )
-    if any(scan.join.joined for scan in scans):
+    yield from _sources(scans)
+    if count := sum(bool(scan.join.left_out) for scan in scans):
+        yield (
+            "Runs whose b0s or main directions disagree were kept apart, and only those with a "
+            "gradient table that fits the white matter were used"
+            f"{_share(count, len(scans), 'scans')}."
+        )
+    joined = [scan for scan in scans if scan.join.joined]
+    by_eddy = [scan for scan in joined if any(run.method == "eddy" for run in scan.correction)]
+    if by_eddy:
+        yield (
+            "Runs of one session on the same grid and with the same shells were scaled to the "
+            "same mean b0 and corrected together"
+            f"{_share(len(by_eddy), len(joined), 'scans with several runs')}."
+        )
+    if len(joined) > len(by_eddy):
         yield (
             "Runs of one session on the same grid and with the same shells were corrected "
-            "separately, aligned rigidly to the first by their mean b0 and joined."
+            "separately, aligned rigidly to the first by their mean b0 and joined"
+            f"{_share(len(joined) - len(by_eddy), len(joined), 'scans with several runs')}."
+        )
+
+
+def _sources(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    """Say which pipelines had preprocessed the scans, and what was taken from each."""
+    named: Counter[tuple[str, str]] = Counter()
+    taken: dict[tuple[str, str], dict[str, None]] = {}
+    for source in (scan.source for scan in scans if scan.source.pipeline):
+        key = (source.pipeline, str(source))
+        named[key] += 1
+        taken.setdefault(key, {}).update(dict.fromkeys(source.taken))
+    for (pipeline, title), count in named.items():
+        citation = f" [@{PIPELINES[pipeline]}]" if pipeline in PIPELINES else ""
+        phrases = list(taken[pipeline, title]) or ["the corrected series"]
+        listed = " and ".join(filter(None, (", ".join(phrases[:-1]), phrases[-1])))
+        yield (
+            f"Scans had been preprocessed by {title}{citation}"
+            f"{_share(count, len(scans), 'scans')}, from which were taken: {listed}."
         )
 
 
@@ -112,11 +153,13 @@ def _correction(scans: Sequence[ScanFacts]) -> Iterable[str]:
     for method, words in METHODS.items():
         chosen = [run for run in runs if run.method == method]
         reduced = sum(bool(words.without_eddy) and run.eddy_currents is False for run in chosen)
-        corrected = sum(run.susceptibility == "corrected" for run in chosen)
+        corrected = [run for run in chosen if run.susceptibility == "corrected"]
+        from_t1w = sum(run.field_from_t1w is True for run in corrected)
         for sentence, count in (
             (words.sentence, len(chosen) - reduced),
             (words.without_eddy, reduced),
-            (words.susceptibility, corrected),
+            (words.susceptibility, len(corrected) - from_t1w),
+            (FIELD_FROM_T1W, from_t1w),
         ):
             if count:
                 yield sentence.format(share=_share(count, len(runs)))
@@ -133,7 +176,15 @@ def _correction(scans: Sequence[ScanFacts]) -> Iterable[str]:
 def _uncorrected_susceptibility(runs: Sequence[CorrectionFacts]) -> Iterable[str]:
     """Say where a method that can correct susceptibility did not."""
     able = [run for run in runs if run.method and METHODS[run.method].susceptibility]
-    count = sum(run.susceptibility not in {None, "corrected"} for run in able)
+    tried = sum(bool(run.encoding_trials) or run.susceptibility == "to_be_tried" for run in able)
+    if tried:
+        yield (
+            "Where the metadata do not tell whether the phase encodings of two b0 images are "
+            "equal or opposite, the images were compared both ways, after rigid alignment and "
+            "with a susceptibility field, and taken as opposite if the field explained more than "
+            f"{LEAST_SHARE_EXPLAINED:.0%} of what separates them{_share(tried, len(runs))}."
+        )
+    count = sum(run.susceptibility not in {None, "corrected", "to_be_tried"} for run in able)
     if count:
         yield f"Susceptibility distortions were not corrected{_share(count, len(runs))}."
 
@@ -162,9 +213,17 @@ def _space(scans: Sequence[ScanFacts]) -> Iterable[str]:
     if count := masks["otsu"]:
         yield (
             "The brain was masked by a threshold derived from Otsu's [@otsu] on the combined "
-            "mean b0 and mean diffusion-weighted volume, followed by morphological opening and "
-            f"closing{_share(count, len(scans), 'scans')}."
+            "mean b0 and mean diffusion-weighted volume, corrected for shading with N4 "
+            "[@nfour], followed by morphological opening and closing"
+            f"{_share(count, len(scans), 'scans')}."
         )
+    if count := sum(scan.mask.refined is True for scan in scans):
+        yield (
+            "After the registration the mask was made again with the template's brain as a prior"
+            f"{_share(count, len(scans), 'scans')}."
+        )
+    if count := masks["given"]:
+        yield f"The brain mask was given with the scan{_share(count, len(scans), 'scans')}."
     yield from _registration([scan for scan in scans if scan.registration.source is not None])
 
 
@@ -184,11 +243,20 @@ def _registration(scans: Sequence[ScanFacts]) -> Iterable[str]:
             "The mean b0 was registered to the template by an affine transform with ANTs "
             f"[@ants,antsx]{_share(count, len(scans), 'scans')}."
         )
+    if count := sources["transform"]:
+        left_out = [s.registration.nonlinear_mm for s in scans if s.registration.nonlinear_mm]
+        residual = f", which leaves out {max(left_out):.1f} mm at most" if left_out else ""
+        yield (
+            "The registration of the pipeline that preprocessed the scan was taken, as the affine "
+            f"transform that fits it best over the brain{residual}"
+            f"{_share(count, len(scans), 'scans')}."
+        )
     templates = sorted({scan.registration.template for scan in scans} - {""})
     if templates == [DEFAULT_TEMPLATE]:
         yield f"The template was {DEFAULT_TEMPLATE} [@mni] as distributed with Nilearn [@nilearn]."
     elif templates:
-        yield f"The template was {', '.join(templates)}."
+        cited = " [@mni]" if all(name.startswith("MNI152NLin2009") for name in templates) else ""
+        yield f"The template was {', '.join(templates)}{cited}."
     yield from _interpolation(scans)
 
 
@@ -216,14 +284,11 @@ def _sphere(scans: Sequence[ScanFacts]) -> Iterable[str]:
     spheres = [scan.sphere for scan in scans if scan.sphere != SphereFacts()]
     if not spheres:
         return
-    b_values = [s.b_value for s in spheres if s.b_value is not None]
-    directions = [s.directions for s in spheres if s.directions is not None]
-    shell = f"The shell at b = {_range(b_values)} s/mm²" if b_values else "One shell"
-    count = f" ({_range(directions)} directions)" if directions else ""
+    subject = _shells(spheres)
     sizes = {s.nside for s in spheres if s.nside is not None}
     grid = "".join(f" with {12 * n**2} points (nside {n})" for n in sizes if len(sizes) == 1)
     yield (
-        f"{shell}{count} was divided by the mean b0 and resampled, voxel by voxel, to the "
+        f"{subject} divided by the mean b0 and resampled, voxel by voxel, to the "
         f"HEALPix grid{grid} [@healpix,healpy] by spherical radial basis function "
         f"interpolation{_kernel(spheres)}, with every measurement at both g and -g."
     )
@@ -233,6 +298,28 @@ def _sphere(scans: Sequence[ScanFacts]) -> Iterable[str]:
             f"The energy of the even spherical-harmonic degrees up to {max(*degrees.pop(), 0)} "
             "of the result was mapped (rotation invariant spherical harmonics, RISH [@rish])."
         )
+
+
+def _shells(spheres: Sequence[SphereFacts]) -> str:
+    """Name the shells that were sampled, with their verb; several are listed one by one."""
+    counts = {len(s.sampled) for s in spheres if s.sampled}
+    if len(counts) > 1:
+        return f"Between {min(counts)} and {max(counts)} shells of each scan were"
+    named = [
+        _shell([s.sampled[number] for s in spheres if s.sampled])
+        for number in range(max(counts, default=1))
+    ]
+    if len(named) == 1:
+        return f"{'The shell at' if named[0].startswith(' b') else 'One shell'}{named[0]} was"
+    listed = f"{','.join(named[:-1])} and{named[-1]}"
+    return f"The shells at{listed} were each"
+
+
+def _shell(facts: Sequence[ShellFacts]) -> str:
+    b_values = [shell.b_value for shell in facts if shell.b_value is not None]
+    directions = [shell.directions for shell in facts if shell.directions is not None]
+    where = f" b = {_range(b_values)} s/mm²" if b_values else ""
+    return where + (f" ({_range(directions)} directions)" if directions else "")
 
 
 def _kernel(spheres: Sequence[SphereFacts]) -> str:
@@ -247,6 +334,17 @@ def _kernel(spheres: Sequence[SphereFacts]) -> str:
 def _range(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     return f"{low:.0f}" if round(low) == round(high) else f"{low:.0f} to {high:.0f}"
+
+
+def _tensor(scans: Sequence[ScanFacts]) -> Iterable[str]:
+    b_values = [scan.tensor.b_value for scan in scans if scan.tensor.b_value is not None]
+    if b_values:
+        yield (
+            f"Diffusion tensors were fitted to the b0 volumes and the shell at b = "
+            f"{_range(b_values)} s/mm² by weighted least squares with DIPY [@dipy], in the scan's "
+            "own space and in template space; fractional anisotropy and mean, axial and radial "
+            "diffusivity were mapped."
+        )
 
 
 def _quality(scans: Sequence[ScanFacts]) -> Iterable[str]:
@@ -266,8 +364,8 @@ def _quality(scans: Sequence[ScanFacts]) -> Iterable[str]:
         )
     if count := outcomes["undecided"]:
         yield (
-            "The gradient table could not be checked against white matter, because voxels were "
-            f"too large or none was anisotropic{_share(count, total, 'scans')}."
+            "The gradient table could not be checked against white matter, because no arrangement "
+            f"of its axes was clearly ahead{_share(count, total, 'scans')}."
         )
 
 

@@ -44,6 +44,22 @@ REFERENCES = {
         "62(2):782-790.",
         _doi("10.1016/j.neuroimage.2011.09.015"),
     ),
+    "qsiprep": Reference(
+        "Cieslak M, Cook PA, He X, et al. (2021). QSIPrep: an integrative platform for "
+        "preprocessing and reconstructing diffusion MRI data. Nature Methods 18:775-778.",
+        _doi("10.1038/s41592-021-01185-5"),
+    ),
+    "hcp": Reference(
+        "Glasser MF, Sotiropoulos SN, Wilson JA, et al. (2013). The minimal preprocessing "
+        "pipelines for the Human Connectome Project. NeuroImage 80:105-124.",
+        _doi("10.1016/j.neuroimage.2013.04.127"),
+    ),
+    "ukb": Reference(
+        "Alfaro-Almagro F, Jenkinson M, Bangerter NK, et al. (2018). Image processing and quality "
+        "control for the first 10,000 brain imaging datasets from UK Biobank. NeuroImage "
+        "166:400-424.",
+        _doi("10.1016/j.neuroimage.2017.10.034"),
+    ),
     "eddy": Reference(
         "Andersson JLR, Sotiropoulos SN (2016). An integrated approach to correction for "
         "off-resonance effects and subject movement in diffusion MR imaging. NeuroImage "
@@ -55,6 +71,33 @@ REFERENCES = {
         "detection and replacement into a non-parametric framework for movement and distortion "
         "correction of diffusion MR images. NeuroImage 141:556-572.",
         _doi("10.1016/j.neuroimage.2016.06.058"),
+    ),
+    "mppca": Reference(
+        "Veraart J, Novikov DS, Christiaens D, Ades-Aron B, Sijbers J, Fieremans E (2016). "
+        "Denoising of diffusion MRI using random matrix theory. NeuroImage 142:394-406.",
+        _doi("10.1016/j.neuroimage.2016.08.016"),
+    ),
+    "patchtoself": Reference(
+        "Fadnavis S, Batson J, Garyfallidis E (2020). Patch2Self: denoising diffusion MRI with "
+        "self-supervised learning. Advances in Neural Information Processing Systems "
+        "33:16293-16303.",
+        "https://arxiv.org/abs/2011.01355",
+    ),
+    "unring": Reference(
+        "Kellner E, Dhital B, Kiselev VG, Reisert M (2016). Gibbs-ringing artifact removal based "
+        "on local subvoxel-shifts. Magnetic Resonance in Medicine 76(5):1574-1581.",
+        _doi("10.1002/mrm.26054"),
+    ),
+    "nfour": Reference(
+        "Tustison NJ, Avants BB, Cook PA, et al. (2010). N4ITK: improved N3 bias correction. IEEE "
+        "Transactions on Medical Imaging 29(6):1310-1320.",
+        _doi("10.1109/TMI.2010.2046908"),
+    ),
+    "synsdc": Reference(
+        "Wang S, Peterson DJ, Gatenby JC, Li W, Grabowski TJ, Madhyastha TM (2017). Evaluation of "
+        "field map and nonlinear registration methods for correction of susceptibility artifacts "
+        "in diffusion MRI. Frontiers in Neuroinformatics 11:17.",
+        _doi("10.3389/fninf.2017.00017"),
     ),
     "topup": Reference(
         "Andersson JLR, Skare S, Ashburner J (2003). How to correct susceptibility distortions "
@@ -217,6 +260,34 @@ REFERENCES = {
         "exact p-values when permutations are randomly drawn. Statistical Applications in "
         "Genetics and Molecular Biology 9(1):39.",
         _doi("10.2202/1544-6115.1585"),
+    ),
+    "maxt": Reference(
+        "Westfall PH, Young SS (1993). Resampling-based multiple testing: examples and methods "
+        "for p-value adjustment. Wiley, New York. See Nichols TE, Holmes AP (2002), Human Brain "
+        "Mapping 15(1):1-25.",
+        _doi("10.1002/hbm.1058"),
+    ),
+    "holm": Reference(
+        "Holm S (1979). A simple sequentially rejective multiple test procedure. Scandinavian "
+        "Journal of Statistics 6(2):65-70. See Aickin M, Gensler H (1996), American Journal of "
+        "Public Health 86(5):726-728.",
+        _doi("10.2105/AJPH.86.5.726"),
+    ),
+    "bbc": Reference(
+        "Tsamardinos I, Greasidou E, Borboudakis G (2018). Bootstrapping the out-of-sample "
+        "predictions for efficient and accurate cross-validation. Machine Learning "
+        "107(12):1895-1922.",
+        _doi("10.1007/s10994-018-5714-4"),
+    ),
+    "combat": Reference(
+        "Johnson WE, Li C, Rabinovic A (2007). Adjusting batch effects in microarray expression "
+        "data using empirical Bayes methods. Biostatistics 8(1):118-127.",
+        _doi("10.1093/biostatistics/kxj037"),
+    ),
+    "combatdti": Reference(
+        "Fortin JP, Parker D, Tunç B, et al. (2017). Harmonization of multi-site diffusion tensor "
+        "imaging data. NeuroImage 161:149-170.",
+        _doi("10.1016/j.neuroimage.2017.08.047"),
     ),
     "cramer": Reference(
         "Bergsma W (2013). A bias-correction for Cramér's V and Tschuprow's T. Journal of the "

@@ -22,12 +22,13 @@ from bids_gevnet.bids.derivatives import (
 )
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.bids.reading import read_json
+from bids_gevnet.bids.templates import brain_mask_beside
 from bids_gevnet.crash_files import read_crashes
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.facts import ScanFacts
 
-_BROKEN = (OSError, EOFError, ValueError, BidsGevnetError, nib.filebasedimages.ImageFileError)
+BROKEN = (OSError, EOFError, ValueError, BidsGevnetError, nib.filebasedimages.ImageFileError)
 """What reading a truncated, absent or garbled file raises."""
 
 
@@ -138,18 +139,33 @@ def read_settings(output_dir: Path) -> Mapping[str, Any]:
     return settings if isinstance(settings, Mapping) else {}
 
 
-def read_volume(path: Path) -> Volume | None:
-    """Read a 3D image, or nothing."""
+def read_volume(path: Path, number: int | None = None) -> Volume | None:
+    """Read a 3D image, or one volume of a 4D image by its number, or nothing."""
     try:
         image = nib.load(path)
-        data = np.asarray(image.dataobj, dtype=np.float32)
+        inside = number is not None and image.ndim == 4 and number < image.shape[3]
+        data = np.asarray(image.dataobj[..., number] if inside else image.dataobj, np.float32)
         affine = np.asarray(image.affine, dtype=np.float64)
         np.linalg.inv(affine)
-    except _BROKEN:
+    except BROKEN:
         return None
     if data.ndim != 3 or min(data.shape) < 2:
         return None
     return Volume(np.nan_to_num(data, posinf=0.0, neginf=0.0), affine)
+
+
+def read_volumes(path: Path) -> list[Volume]:
+    """Read a 4D image of a few volumes one by one; none if it cannot be read."""
+    try:
+        image = nib.load(path)
+        data = np.nan_to_num(np.asarray(image.dataobj, dtype=np.float32), posinf=0.0, neginf=0.0)
+        affine = np.asarray(image.affine, dtype=np.float64)
+        np.linalg.inv(affine)
+    except BROKEN:
+        return []
+    if data.ndim != 4 or min(data.shape[:3]) < 2:
+        return []
+    return [Volume(data[..., number], affine) for number in range(data.shape[3])]
 
 
 def read_template(scan: ScanFiles, settings: Mapping[str, Any]) -> tuple[Volume, Volume] | None:
@@ -167,7 +183,9 @@ def read_template(scan: ScanFiles, settings: Mapping[str, Any]) -> tuple[Volume,
     image = read_volume(Path(path)) if isinstance(path, str) else None
     if image is None:
         return None
-    return image, Volume((image.data > 0).astype(np.float32), image.affine)
+    beside = brain_mask_beside(Path(str(path)))
+    mask = None if beside is None else read_volume(beside)
+    return image, mask or Volume((image.data > 0).astype(np.float32), image.affine)
 
 
 def read_gradients(image: Path) -> Gradients | None:
@@ -177,7 +195,7 @@ def read_gradients(image: Path) -> Gradients | None:
         bvals, bvecs = read_bval(bval), read_bvec(bvec)
         affine = np.asarray(nib.load(image).affine, dtype=np.float64)
         gradients = Gradients(bvals, bvecs_fsl_to_ras(bvecs, affine))
-    except _BROKEN:
+    except BROKEN:
         return None
     return gradients if len(bvals) == len(bvecs) else None
 
@@ -186,7 +204,7 @@ def read_table(path: Path) -> pd.DataFrame | None:
     """Read a TSV file, or nothing."""
     try:
         table = pd.read_csv(path, sep="\t", na_values=["n/a"])
-    except _BROKEN:
+    except BROKEN:
         return None
     return table if len(table) else None
 
@@ -226,7 +244,7 @@ def summarise_series(
             signals[:, volume] = [data[voxel] for voxel in voxels]
             if volume in wanted:
                 total += data
-    except (*_BROKEN, IndexError):
+    except (*BROKEN, IndexError):
         return None
     mean = np.nan_to_num(total / max(len(wanted), 1), posinf=0.0, neginf=0.0)
     affine = np.asarray(image.affine, dtype=np.float64)

@@ -1,5 +1,6 @@
 """Names of derivatives: as BIDS allows them, and spelled in one place."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,17 +8,21 @@ import pytest
 
 import bids_gevnet
 from bids_gevnet.bids.derivatives import (
+    BRAIN_MASK,
     CONFOUNDS,
     SAMPLES,
     SERIES,
+    UNCORRECTED,
     DerivativeNames,
     gradient_files,
     prediction_ending,
     rish_ending,
     sidecar,
-    write_description,
+    transform_ending,
 )
+from bids_gevnet.bids.description import write_description
 from bids_gevnet.nn.registry import scan_networks
+from bids_gevnet.versions import code_url
 
 
 @pytest.mark.parametrize("network", [*scan_networks(), "my net/../x", "+", ""])
@@ -51,9 +56,31 @@ def test_files_beside_a_file():
 def test_the_validator_is_told_of_what_bids_has_no_name_for(tmp_path):
     write_description(tmp_path, tmp_path)
     ignored = (tmp_path / ".bidsignore").read_text().splitlines()
-    for name in (SAMPLES, rish_ending(4), prediction_ending("ckn2"), str(sidecar(Path(SAMPLES)))):
+    unnamed = (rish_ending(4), prediction_ending("ckn2"), UNCORRECTED, transform_ending("X"))
+    for name in unnamed:
         assert any(Path(f"sub-1_{name}").match(pattern) for pattern in ignored), name
-    assert not any(Path(f"sub-1_{SERIES}").match(pattern) for pattern in ignored)
+    for name in (SERIES, SAMPLES, BRAIN_MASK, str(sidecar(Path(SAMPLES)))):
+        assert not any(Path(f"sub-1_{name}").match(pattern) for pattern in ignored), name
+
+
+def test_the_dataset_says_who_made_it_from_what(tmp_path):
+    raw, out = tmp_path / "raw", tmp_path / "out"
+    raw.mkdir()
+    source = {
+        "Name": "A {study}",
+        "Authors": ["A. Author"],
+        "License": "CC0",
+        "DatasetDOI": "doi:1",
+    }
+    (raw / "dataset_description.json").write_text(json.dumps(source))
+    write_description(out, raw)
+    description = json.loads((out / "dataset_description.json").read_text())
+    assert description["Authors"] == ["A. Author"]
+    assert description["SourceDatasets"] == [{"URL": raw.as_uri(), "DOI": "doi:1"}]
+    assert description["GeneratedBy"][0].get("CodeURL", "") == code_url()
+    readme = (out / "README.md").read_text()
+    assert "A {study}" in readme
+    assert f"S_M_{SAMPLES}" in readme
 
 
 def test_endings_are_spelled_in_one_place():
@@ -64,4 +91,5 @@ def test_endings_are_spelled_in_one_place():
         for path in [*source.rglob("*.py"), *source.rglob("*.j2")]
         if re.search(endings, path.read_text(encoding="utf-8"))
     }
-    assert places == {"bids/derivatives.py"}
+    # What QSIPrep writes is spelled where it is read.
+    assert places - {"bids/preprocessed/qsiprep.py"} == {"bids/derivatives.py"}

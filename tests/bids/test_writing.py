@@ -100,7 +100,7 @@ def test_full_disk_gets_a_sentence_and_keeps_the_old_file(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from bids_gevnet.bids.derivatives import write_description
+from bids_gevnet.bids.description import write_description
 
 for _ in range(100):
     write_description(Path(sys.argv[1]), Path(sys.argv[2]))
@@ -120,7 +120,9 @@ def test_eight_processes_describe_one_output_at_once(tmp_path):
     assert [writer.returncode for writer in writers] == [0] * 8, errors
     assert len(seen) == 1, "a reader never sees half a file"
     assert json.loads(seen.pop())["Name"].startswith("bids_gevnet")
-    assert {path.name for path in out.iterdir()} == {"dataset_description.json", ".bidsignore"}
+    assert {path.name for path in out.iterdir()} == {
+        "dataset_description.json", "README.md", ".bidsignore",
+    }  # fmt: skip
 
 
 KILLED = """

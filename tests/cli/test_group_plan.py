@@ -179,6 +179,11 @@ def test_a_study_goes_on_with_those_who_are_there(
 REFUSED = {
     "one class": (table({"\tPD\t": "\tAD\t"}), (), "at least two different values"),
     "only one class is there": (unfinished("100", "101", "102", "103"), (), "only 'AD'"),
+    "a model that is not there": (
+        nothing,
+        ("--model", "models/AD-v-PD/final"),
+        "give the folder of a model",
+    ),
     "more folds than people": (nothing, ("--folds", "5"), "lower --folds to 4"),
     "one person of a class": (
         unfinished("101", "102", "103"),

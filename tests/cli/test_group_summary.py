@@ -27,7 +27,15 @@ def content():
     for number, model in enumerate(models):
         model["schemes"] = {"folds": scheme(0.75 - number / 10), "leave-site-out": scheme(0.55)}
     return {
-        "tasks": [{"title": "AD v. PD", "n_participants": 12, "chance": 0.5, "models": models}],
+        "tasks": [
+            {
+                "title": "AD v. PD",
+                "n_participants": 12,
+                "chance": 0.5,
+                "models": models,
+                "headline": {"sentence": "AD and PD differ.", "numbers": "By 0.75 (0.4 to 0.9)."},
+            }
+        ],
         "leave_site_out": [{"task": "t", "site": "A", "run": True, "reason": None}],
         "warnings": [],
     }
@@ -46,10 +54,12 @@ def say(tmp_path):
 def test_network_baselines_and_sites_with_intervals(say, content):
     text, lines = say(content)
     network = next(line for line in lines if "CKN2" in line)
-    assert " ".join(network.split()) == "CKN2 + GEVNet 0.75 [0.40, 0.90] n/a p 0.0123"
+    assert " ".join(network.split()) == "CKN2 + GEVNet 0.75 [0.40, 0.90] n/a p = 0.012"
     assert "    Site alone           0.65 [0.40, 0.90]" in text
     assert text.index("each site by models") < text.index("0.55 [0.40, 0.90]")
-    assert text.endswith("Research use only; not for diagnosis.")
+    assert text.endswith(
+        "Research use only; not for diagnosis.\n\nAD and PD differ.\n  By 0.75 (0.4 to 0.9)."
+    )
 
 
 def test_why_no_site_was_left_out(say, content):
@@ -72,6 +82,9 @@ def test_who_was_left_out_is_counted_and_named(say, content):
 def test_narrow_and_harmless_whatever_the_labels_are(say, content):
     content["tasks"][0]["title"] = "\x1b[31mred\x07 v. " + "long " * 40
     content["tasks"][0]["models"][0]["title"] = "name " * 20
+    content["tasks"][0]["headline"] = {
+        "sentence": "\x1b[31mred\x07 differs " * 20, "numbers": "\x07" + "0.5 " * 60
+    }  # fmt: skip
     content["warnings"] = ["beware \x1b]0;title\x07 " + "of this " * 30, "x" * 300]
     text, lines = say(content)
     assert "\x1b" not in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bids_gevnet.cli.intermediates import discard_damaged_stages
+from bids_gevnet.cli.intermediates import discard_damaged_stages, seal_stage
 
 
 def make_stage(folder: Path) -> Path:
@@ -31,6 +31,15 @@ def change_later(path: Path) -> None:
     os.utime(path, ns=(later_ns, later_ns))
 
 
+def turn_a_bit(path: Path) -> None:
+    """Change one bit as a failing disk does: no time and no size tells of it."""
+    before = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
@@ -39,15 +48,21 @@ def change_later(path: Path) -> None:
         ("result_mask.pklz", lambda path: path.write_bytes(b"")),
         ("result_mask.pklz", lambda path: path.write_bytes(path.read_bytes()[:-9])),
         ("dwi.nii", change_later),
+        ("dwi.nii", turn_a_bit),
+        ("dwi.nii", Path.unlink),
+        ("_sha256.json", lambda path: path.write_text("[]")),
+        ("_sha256.json", lambda path: path.write_text("{")),
     ],
 )
 def test_only_the_damaged_stage_is_removed(
     tmp_path: Path, name: str, damage: Callable[[Path], object]
 ) -> None:
     mask, register = (make_stage(tmp_path / "sub_01" / stage) for stage in ("mask", "register"))
+    for stage in (mask, register):
+        seal_stage(stage)
     discard_damaged_stages(tmp_path)
     assert mask.is_dir()
     damage(mask / name)
     discard_damaged_stages(tmp_path)
     assert not mask.exists()
-    assert len(list(register.iterdir())) == 4
+    assert len(list(register.iterdir())) == 5

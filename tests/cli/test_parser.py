@@ -1,3 +1,5 @@
+import dataclasses
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -6,7 +8,7 @@ import pytest
 
 from bids_gevnet.cli.parser import build_parser, parse_request
 from bids_gevnet.cli.run import main
-from bids_gevnet.settings import Settings
+from bids_gevnet.settings import Settings, to_toml
 
 HEAVY = {
     "torch",
@@ -52,6 +54,30 @@ def test_command_line_wins_over_file_and_file_over_defaults(tmp_path):
     request = parse("--config-file", str(config), "--nside", "2")
     assert request.settings.preprocessing.nside == 2
     assert request.settings.preprocessing.output_resolution == 3.0
+
+
+def test_the_protocol_of_the_paper_gives_what_its_appendix_states(tmp_path):
+    """15 epochs from 1e-5, five folds, 400 samples per class; the rest is not changed."""
+    learning = parse("--protocol", "paper", level="group").settings.learning
+    stated = {"epochs": 15, "learning_rate": 1e-5, "folds": 5, "samples_per_class": 400}
+    assert learning == dataclasses.replace(Settings().learning, protocol="paper", **stated)
+    own = parse("--protocol", "paper", "--epochs", "3", level="group").settings
+    assert (own.learning.epochs, own.learning.learning_rate) == (3, 1e-5)
+    kept = tmp_path / "settings.toml"
+    kept.write_text(to_toml(own))
+    again = parse("--config-file", str(kept), level="group").settings
+    assert again == own
+
+
+@pytest.mark.parametrize("before", ["default", "paper"])
+@pytest.mark.parametrize("now", ["default", "paper"])
+def test_a_protocol_on_the_command_line_wins_over_the_file_of_an_earlier_run(
+    before, now, tmp_path
+):
+    kept = tmp_path / "settings.toml"
+    kept.write_text(to_toml(parse("--protocol", before, "--batch-size", "3").settings))
+    settings = parse("--config-file", str(kept), "--protocol", now).settings
+    assert settings == parse("--protocol", now, "--batch-size", "3").settings
 
 
 @pytest.mark.parametrize(
@@ -119,3 +145,17 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "exit codes: 0 all done" in done.stdout
     assert not HEAVY & set(done.stderr.split())
+
+
+def test_a_shell_that_asks_gets_the_options_that_could_come_next(tmp_path):
+    line = "bids_gevnet data out participant --output-re"
+    answer = tmp_path / "answer"
+    environment = os.environ | {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    code = "from bids_gevnet.cli.start import main; main()"
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
+    assert answer.read_text().split() == ["--output-resolution"]

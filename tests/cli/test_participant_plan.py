@@ -1,5 +1,8 @@
 """What the participant level says before hours of work, through the command line."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -86,6 +89,43 @@ def test_a_model_without_its_weights(dataset, capsys, tmp_path):
     assert "a model written by bids_gevnet" in printed
 
 
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (("--output-resolution", "5"), "voxels of 5 mm at nside"),
+        (("--nside", "2"), "at nside 2"),
+        (("--crop-margin", "20"), "settings that give"),
+    ],
+)
+def test_a_model_of_another_grid_is_refused_before_anything_runs(
+    dataset, capsys, trained_model, options, found
+):
+    model = ("--model", str(trained_model))
+    assert plan(dataset, capsys, *model)[0] == 0
+    code, printed = plan(dataset, capsys, *model, *options)
+    assert code == 2
+    assert "scans on the grid of the model" in printed
+    assert found in printed
+    assert "What to do" in printed
+    assert run(dataset, capsys, *model, *options) == (code, printed)
+    assert not (dataset.root.parent / "out").exists()
+
+
+def test_a_plan_does_without_nipype(dataset, trained_model):
+    """Which reads its settings when it is imported, and these are written when a run begins."""
+    program = (
+        "import sys\nfrom bids_gevnet.cli.run import main\ncode = main(sys.argv[1:])\n"
+        "sys.exit(code or 99 * ('nipype' in sys.modules))"
+    )
+    command = [str(dataset.root), str(dataset.root.parent / "out"), "participant", "--dry-run"]
+    options = ["--skip-bids-validation", "--model", str(trained_model)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, *options],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_shell_that_is_not_there(dataset, capsys):
     code, printed = plan(dataset, capsys, "--shell", "3000")
     assert code == 1
@@ -99,3 +139,31 @@ def test_a_shell_that_is_not_there(dataset, capsys):
     assert code == 1
     assert "1 of 2 participants" in printed
     assert plan(dataset, capsys, "--shell", "3000", "--participant-label", "01")[0] == 0
+
+
+def test_all_shells_must_be_the_same_in_everybody(dataset, capsys):
+    code, printed = plan(dataset, capsys, "--shell", "all")
+    assert code == 0
+    assert 'shell = "all"' in printed
+    bvals = np.loadtxt(dataset.dwi(".bval"))
+    np.savetxt(dataset.dwi(".bval"), [3 * bvals], fmt="%g")
+    code, printed = plan(dataset, capsys, "--shell", "all")
+    assert code == 2
+    assert "b = 1000, 3000 s/mm²" in printed
+    assert "no single shell near b = 1000 in sub-01" in printed
+    assert "no single shell near b = 3000 in sub-02" in printed
+    # A list of shells is each participant's own matter.
+    code, printed = plan(dataset, capsys, "--shell", "1000,3000")
+    assert code == 1
+    assert "0 of 2 participants" in printed
+    assert printed.count("near b = 3000") == printed.count("near b = 1000") == 1
+
+
+@pytest.mark.parametrize("words", [("many",), ("1000", "all"), ("0",), ("1000", "1000")])
+def test_a_choice_of_shells_that_is_none(dataset, capsys, words):
+    try:
+        code, printed = plan(dataset, capsys, "--shell", *words)
+    except SystemExit as stop:  # argparse's own way out
+        code, printed = stop.code, capsys.readouterr().err
+    assert code == 2
+    assert "--shell" in printed

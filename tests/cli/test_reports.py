@@ -1,14 +1,17 @@
 """`--reports-only` and `--boilerplate-only` at both levels, from what is on disk."""
 
+import json
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 from report.group_study import GroupStudy
 
-from bids_gevnet.cli.demo import tell_results
+from bids_gevnet.cli.demo import compare_with_truth, tell_results
 from bids_gevnet.cli.run import main
-from bids_gevnet.learn.models.files import ModelCard, write_model
-from bids_gevnet.nn import build
+from bids_gevnet.phantom.anatomy import grid_points
+from bids_gevnet.phantom.fibres import crossing_region
 
 PEOPLE = 4
 
@@ -111,29 +114,30 @@ def test_the_plan_names_the_network_of_the_model(dataset, trained_model, tmp_pat
     assert "gauge equivariant Volterra network [" not in text
 
 
-@pytest.fixture
-def trained_model(tmp_path) -> Path:
-    """A model folder with the weights it started with."""
-    card = ModelCard(
-        network="ckn2", labels=("AD", "PD"), task="t", fold=None, nside=4, shape=(2, 2, 2),
-        affine=((1.0, 0.0, 0.0, 0.0),) * 4, temperature=1.0, options={}, participants=(),
-        fingerprints=(), dataset="", sites=(), max_motion=None, rish_low=(), rish_high=(),
-        harmonised=False, warnings=(), digest="",
-    )  # fmt: skip
-    write_model(tmp_path / "model", build("ckn2", nside=4), card, None)
-    return tmp_path / "model"
-
-
-def test_the_demo_ends_with_the_paths_of_all_reports(study, capsys):
-    _, out = study
-    assert tell_results(out) == 1  # the study has no group report yet
+def test_the_demo_ends_with_the_answer_and_three_things_to_look_at(study, tmp_path, capsys):
+    _, finished = study
+    out = tmp_path / "demo"
+    out.mkdir()
+    (out / "sub-001.html").write_text((finished / "sub-001.html").read_text())
+    assert tell_results(out) == 1  # there is no group report yet
     (out / "group_report.html").write_text("x")
+    headline = {"sentence": "The groups can be told apart.", "numbers": "0.96 (0.78 to 0.99)"}
+    (out / "group_metrics.json").write_text(json.dumps({"tasks": [{"headline": headline}]}))
     capsys.readouterr()
     assert tell_results(out) == 0
     printed = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    reports = [line for line in printed if line.endswith(".html")]
-    assert reports == [str(out / f"sub-{n:03d}.html") for n in range(1, PEOPLE + 1)] + [
-        str(out / "group_report.html")
-    ]
-    assert f"{PEOPLE} subject reports, to open in a browser:" in printed
-    assert "1 group report:" in printed
+    assert printed[:2] == list(headline.values())
+    places = [line for line in printed if line.startswith(str(out))]
+    names = ("group_report.html", "sub-001.html", "group_predictions.tsv")
+    assert places == [str(out / name) for name in names]
+
+
+def test_saliency_is_compared_with_the_region_that_differs(tmp_path):
+    affine = np.diag([8.0, 8, 8, 1])
+    affine[:3, 3] = -96, -128, -72
+    shape = (25, 30, 24)
+    region = crossing_region(grid_points(shape, affine)) > 0.5
+    there, nowhere = np.where(region, 3.0, 1.0), np.random.default_rng(0).uniform(1, 2, shape)
+    for values, expected in ((there, "3.0 times as much"), (nowhere, "1.0 times as much")):
+        nib.save(nib.Nifti1Image(values.astype(np.float32), affine), tmp_path / "saliency.nii.gz")
+        assert expected in compare_with_truth(tmp_path / "saliency.nii.gz")

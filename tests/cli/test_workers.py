@@ -42,6 +42,27 @@ def _multiply(path):
     return path
 
 
+def _step(folder, step, num_threads, until, after=0):
+    """Write down one's threads, and wait until another step has begun."""
+    import time
+    from pathlib import Path
+
+    (Path(folder) / step).write_text(str(num_threads))
+    for _ in range(600):
+        if until == "" or (Path(folder) / until).exists():
+            break
+        time.sleep(0.1)
+    else:
+        raise RuntimeError(f"{until} never began")
+    if step == "first_wide":
+        time.sleep(1)  # in which the next participant has nothing to begin with
+        (Path(folder) / "seen").write_text(
+            " ".join(sorted(p.name for p in Path(folder).iterdir()))
+        )
+    (Path(folder) / f"{step}_ended").touch()
+    return after
+
+
 PROGRAM = """\
 import sys
 from nipype.interfaces.utility import Function
@@ -141,3 +162,41 @@ def test_threads_of_this_program_do_not_stop_its_workers(run, tmp_path):
     finally:
         torch.set_num_threads(before)
     assert written.read_text() == "400.0"
+
+
+def test_whose_turn_it_is_gets_all_cores_and_the_next_one_those_that_are_free(tmp_path):
+    steps = tmp_path / "steps"
+    steps.mkdir()
+    whole = Workflow("work", base_dir=str(tmp_path))
+    # A stage of the second participant is running when the wide one of the first begins; and
+    # the first is at a narrow one when the wide stage of the second begins.
+    people = {
+        "first": [
+            ("begin", 1, "second_begin"),
+            ("wide", 2, "second_begin_ended"),
+            ("end", 1, "second_wide"),
+        ],
+        "second": [("begin", 1, "first_wide"), ("wide", 2, "")],
+    }
+    for person, stages in people.items():
+        flow = Workflow(person)
+        nodes = []
+        for stage, threads, until in stages:
+            made = node(stage, _step, folder=str(steps), step=f"{person}_{stage}", until=until)
+            made.n_procs = threads
+            made.inputs.num_threads = threads
+            nodes.append(made)
+        flow.add_nodes(nodes)
+        for before, after in pairwise(nodes):
+            flow.connect(before, "out", after, "after")
+        whole.add_nodes([flow])
+    crash_dir = tmp_path / "crash"
+    crash_dir.mkdir()
+    configure(whole, ExecutionSettings(), crash_dir=crash_dir)
+    run_workflow(whole, plugin=LOCAL, crash_dir=crash_dir, arguments={"n_procs": 2})
+    assert read_failures(crash_dir, {}) == []
+    threads = {path.name: path.read_text() for path in steps.iterdir()}
+    assert threads["first_wide"] == "2"
+    assert "second_begin_ended" in threads["seen"]
+    assert "second_wide" not in threads["seen"]
+    assert threads["second_wide"] == "1"

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from bids_gevnet.dwi.coherence import CANDIDATES, check_coherence
+from bids_gevnet.dwi.coherence import CANDIDATES, MARGIN, Coherence, check_coherence
 from bids_gevnet.dwi.gradients import bvecs_ras_to_fsl
+from bids_gevnet.phantom import simulate
 
 SHAPE = (22, 24, 16)
 BVALS = np.array([0.0, *[1000.0] * 20])
@@ -50,7 +51,7 @@ def test_right_table(sign):
     affine = bundle_affine(sign)
     data, bvecs = oblique_bundles(affine)
     found = check_coherence(data, MASK, affine, BVALS, bvecs)
-    assert found.identity_is_best
+    assert found.outcome == "fits"
     assert found.best == CANDIDATES[0]
     assert "fits the white matter" in str(found)
 
@@ -61,7 +62,7 @@ def test_wrong_table_is_named_with_its_repair(wrong, sign):
     affine = bundle_affine(sign)
     data, bvecs = oblique_bundles(affine)
     found = check_coherence(data, MASK, affine, BVALS, bvecs @ wrong.matrix.T)
-    assert not found.identity_is_best
+    assert found.outcome == "wrong"
     # The repair undoes the mistake, up to the sign that gradients do not have.
     np.testing.assert_allclose(np.abs(found.best.matrix @ wrong.matrix), np.eye(3))
     undone = found.best.matrix @ wrong.matrix
@@ -73,17 +74,17 @@ def test_without_white_matter_nobody_is_alarmed():
     data = np.ones((*SHAPE, 21), np.float32) * np.exp(-BVALS * 8e-4).astype(np.float32)
     _, bvecs = oblique_bundles(bundle_affine())
     found = check_coherence(data, MASK, bundle_affine(), BVALS, bvecs)
-    assert found.identity_is_best
+    assert found.outcome == "undecided"
     assert found.n_voxels == 0
     assert "could not be checked" in str(found)
 
 
 def test_voxels_too_coarse_for_bundles_are_not_judged():
     data, bvecs = oblique_bundles(bundle_affine())
-    coarse = bundle_affine() @ np.diag([3.0, 3.0, 3.0, 1.0])
+    coarse = bundle_affine() @ np.diag([6.0, 6.0, 6.0, 1.0])
     found = check_coherence(data, MASK, coarse, BVALS, bvecs @ np.diag([-1.0, 1.0, 1.0]))
     assert found.n_voxels == 0
-    assert found.identity_is_best
+    assert found.outcome == "undecided"
     assert "could not be checked" in str(found)
 
 
@@ -97,5 +98,25 @@ def test_slices_of_five_mm_are_judged(wrong):
     thick_affine[:3, 3] += affine[:3, 2] / 2
     mask = np.ones(thick.shape[:3], bool)
     found = check_coherence(thick, mask, thick_affine, BVALS, bvecs @ wrong.matrix.T)
-    assert found.n_voxels > 0
-    assert found.identity_is_best is (wrong == CANDIDATES[0])
+    assert found.outcome == ("fits" if wrong == CANDIDATES[0] else "wrong")
+
+
+@pytest.mark.parametrize("wrong", [CANDIDATES[0], CANDIDATES[2], CANDIDATES[9]], ids=str)
+def test_smooth_fibres_leave_it_undecided_and_say_so(wrong):
+    """Fibres of the phantom hardly bend: a step along any axis meets the same direction."""
+    scan = simulate(voxel_mm=5, directions=12, seed=1)
+    table = scan.bvecs_fsl @ wrong.matrix.T
+    found = check_coherence(scan.data, scan.truth.mask, scan.affine, scan.bvals, table)
+    assert found.n_voxels > 1000
+    assert found.outcome == "undecided"
+    assert "could not be checked" in str(found)
+
+
+def test_a_margin_over_the_second_decides():
+    scores = np.full(24, 0.3)
+    scores[5] = 0.3 * MARGIN - 1e-6
+    assert Coherence(scores, 100).outcome == "undecided"
+    scores[5] = 0.3 * MARGIN + 1e-6
+    assert Coherence(scores, 100).outcome == "wrong"
+    scores[0] = scores[5] * MARGIN + 1e-6
+    assert Coherence(scores, 100).outcome == "fits"

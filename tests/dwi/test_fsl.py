@@ -224,7 +224,7 @@ class TestParse:
         rows = np.zeros((2, 16))
         rows[0, 15], rows[1, 6] = 20, 1
         text = "\n".join(" ".join(map(str, row)) for row in rows)
-        terms = parse_eddy(text, self.bvecs, None, 2).eddy_terms_mm(0.05, 3.0)
+        terms = parse_eddy(text, self.bvecs, None, 2).eddy_terms_mm(np.array([0.15, 0.15]))
         np.testing.assert_allclose(terms[:, :2], [[3.0, 0], [0, 50 * 0.05 * 3]])
         assert not terms[:, 2:].any()
         assert parse_eddy("0 0 0 0 0 0\n" * 2, self.bvecs, None, 2).field_hz is None

@@ -4,13 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from bids_gevnet.dwi.interpolation import (
-    coarsen,
-    coverage,
-    resample_series,
-    resample_volume,
-    volumes_without_data,
-)
+from bids_gevnet.dwi.interpolation import coarsen, resample_series, resample_volume
 
 GRID = np.diag([2.0, 2.5, 3.0, 1.0])
 GRID[:3, 3] = [-20, -25, -30]
@@ -101,30 +95,3 @@ def test_coarsening_keeps_place_and_size(voxel_mm):
     found = np.tensordot(weight, world, 3)
     np.testing.assert_allclose(found, centre, atol=0.7)
     np.testing.assert_allclose(np.linalg.norm(affine[:3, :3], axis=0), voxel_mm)
-
-
-def test_what_left_the_field_of_view_is_counted_and_a_dark_voxel_is_not():
-    data = np.ones((8, 8, 8, 3), np.float32)
-    data[4, 4, 4] = 0  # an overshoot that was cut off, in every volume
-    shift = np.tile(np.eye(4), (3, 1, 1))
-    shift[1, 2, 3], shift[2, 2, 3] = -1, -2  # the head moved down: the top was not seen
-    moved = resample_series(data, np.eye(4), shift, (8, 8, 8), np.eye(4), order=1)
-    count = volumes_without_data(moved)
-    np.testing.assert_array_equal(count[:, :, 7], 2)
-    np.testing.assert_array_equal(count[:, :, 6], 1)
-    assert not count[:, :, :6].any()
-
-
-@pytest.mark.parametrize(("slices", "share"), [(40, 1.0), (20, 1.0), (10, 0.5), (5, 0.25)])
-def test_coverage_of_a_slab(slices, share):
-    brain = np.zeros((30, 30, 30), bool)
-    brain[5:25, 5:25, 5:25] = True
-    affine = np.diag([2.0, 2.0, 2.0, 1.0])
-    scan = np.eye(4)
-    scan[:3, 3] = [0, 0, 10 / 2]  # in units of a world that is half as large
-    to_template = np.diag([2.0, 2.0, 2.0, 1.0])
-    found = coverage((30, 30, slices), scan, to_template, brain, affine)
-    assert found == pytest.approx(share)
-    far = np.eye(4)
-    far[0, 3] = 1000
-    assert coverage((30, 30, slices), scan, far, brain, affine) == 0

@@ -3,7 +3,7 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
-from bids_gevnet.dwi.quality import assess_quality, b0_snr, neighbour_correlation
+from bids_gevnet.dwi.quality import assess_quality, b0_snr, neighbour_correlation, shell_snrs
 from bids_gevnet.dwi.shells import find_shells
 
 BVALS = np.array([0.0, 0.0, *[1000.0] * 20])
@@ -33,6 +33,25 @@ def test_known_noise_of_repeated_b0s():
     found = quality(25.0)
     assert found.snr_b0 == pytest.approx(40, rel=0.1)
     assert found.tensor_residual == pytest.approx(0.025, rel=0.25)
+
+
+def test_signal_to_noise_of_a_shell_falls_as_the_signal_does():
+    data, mask, bvecs = make_scan(25.0)
+    (of_b0, of_shell), measured = shell_snrs(data, mask, find_shells(BVALS), None)
+    adc = 3e-4 + 1.4e-3 * (bvecs[2:] @ [0.0, 0.6, 0.8]) ** 2
+    assert measured
+    assert of_b0 == pytest.approx(40, rel=0.1)
+    assert of_shell / of_b0 == pytest.approx(np.exp(-1000 * adc).mean(), rel=0.02)
+
+
+def test_without_repeated_b0s_the_misfit_stands_for_the_noise():
+    data, mask, _ = make_scan(25.0)
+    alone = find_shells(BVALS[1:])  # one b0, and too little air
+    (of_b0, of_shell), measured = shell_snrs(data[..., 1:], mask, alone, 0.025)
+    assert not measured
+    assert of_b0 == pytest.approx(40, rel=0.01)
+    assert of_shell < of_b0
+    assert shell_snrs(data[..., 1:], mask, alone, None)[0] == [None, None]
 
 
 def test_known_noise_from_air():

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
@@ -5,15 +7,20 @@ from scipy.ndimage import gaussian_filter
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.interpolation import resample_volume
 from bids_gevnet.dwi.registration import (
-    POOR_DICE,
-    Registration,
-    Volume,
-    assess,
     brain_box,
     flatten_shading,
-    normalised_information,
     register_rigid,
     register_to_template,
+)
+from bids_gevnet.dwi.registration_quality import (
+    LEAST_EDGES,
+    MOST_RIVAL,
+    POOR_DICE,
+    Overlay,
+    Registration,
+    Volume,
+    judge,
+    normalised_information,
 )
 from bids_gevnet.errors import ParticipantError
 
@@ -61,7 +68,7 @@ class TestTemplate:
 
     def test_a_wrong_transform_is_poor(self, found, b0, template):
         turned = np.diag([1.0, -1.0, -1.0, 1.0]) @ found.moving_to_fixed
-        wrong = assess(turned, b0, template)
+        wrong = judge(turned, b0, template)
         assert wrong.is_poor
         assert wrong.information < found.information
         assert "POOR" in str(wrong)
@@ -149,8 +156,69 @@ class TestBox:
         assert np.prod(shape) == pytest.approx(563_000, rel=0.1)
 
 
-def test_threshold_of_the_warning():
-    kept = Registration(np.eye(4), POOR_DICE + 0.01, 1.2)
-    assert not kept.is_poor
-    assert Registration(np.eye(4), POOR_DICE - 0.01, 1.2).is_poor
-    assert Registration(np.eye(4), POOR_DICE + 0.01, 1.0).is_poor
+@pytest.fixture
+def right():
+    """A registration without a fault."""
+    return Registration(np.eye(4), POOR_DICE + 0.01, 1.01, MOST_RIVAL - 0.1, LEAST_EDGES + 0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"dice": POOR_DICE - 0.01}, "overlap"),
+        ({"rival": MOST_RIVAL + 0.01}, "nearby"),
+        ({"edges": LEAST_EDGES - 0.01}, "borders"),
+        ({"moving_to_fixed": np.diag([1.0, 1.0, 2.0, 1.0])}, "stretched"),
+    ],
+)
+def test_each_fault_alone_is_enough_and_is_named(right, change, word):
+    assert not right.is_poor
+    poor = replace(right, **change)
+    assert poor.is_poor
+    assert word in str(poor)
+    assert right.worth > poor.worth
+
+
+@pytest.fixture(scope="module")
+def pair(b0, template):
+    """A phantom with contrast like a real b0's, and the template."""
+    brain, middle = b0.mask, np.median(b0.data[b0.mask])
+    weak = middle * (np.maximum(b0.data, 1) / middle) ** 0.35 * brain
+    noise = np.random.default_rng(0).normal(scale=0.06 * middle, size=weak.shape)
+    moving = Volume(np.abs(weak + noise), b0.affine, brain)
+    return flatten_shading(moving), flatten_shading(template)
+
+
+class TestVerdict:
+    def test_the_truth_is_good(self, pair, true_to_mni):
+        assert not judge(true_to_mni, *pair).is_poor
+
+    @pytest.mark.parametrize("axis", [0, 1, 2])
+    def test_a_shift_is_poor(self, pair, true_to_mni, axis):
+        moved = true_to_mni.copy()
+        moved[axis, 3] += 12.0
+        assert judge(moved, *pair).is_poor
+
+    @pytest.mark.parametrize("flip", [(1, -1, -1), (-1, -1, 1), (-1, 1, -1)])
+    def test_a_head_turned_over_is_poor(self, pair, true_to_mni, flip):
+        turned = np.diag([*map(float, flip), 1.0]) @ true_to_mni
+        assert judge(turned, *pair).is_poor
+
+    def test_the_best_place_nearby_leads_back(self, pair, true_to_mni):
+        moved = true_to_mni.copy()
+        moved[2, 3] += 8.0
+        _, place = Overlay(*pair).nearby(moved)[0]
+        np.testing.assert_allclose(place, true_to_mni, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_head_far_off_is_found_by_a_second_try(b0, template, true_to_mni, brain_points):
+    """A wrong header that turns the head by 90 degrees is beyond the first starts."""
+    header = np.eye(4)
+    header[:3, :3] = [[1, 0, 0], [0, 0, -1], [0, 1, 0]]
+    moved = replace(b0, affine=header @ b0.affine)
+    found = register_to_template(moved, template)
+    assert found.retried
+    assert not found.is_poor
+    assert "after more starts" in str(found)
+    assert error_mm(found.moving_to_fixed @ header, true_to_mni, brain_points) < 3

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bids_gevnet.dwi.sampling import sample_shell
+from bids_gevnet.dwi.sampling import sample_shell, sample_shells
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.sphere.resampling import distinct_directions
 
@@ -53,3 +53,13 @@ def test_a_shell_that_is_not_there_is_named():
     data, bvals, bvecs, mask, _ = series(np.random.default_rng(2))
     with pytest.raises(ParticipantError, match="near b = 2000"):
         sample_shell(data, bvals, bvecs, mask, wanted=2000.0)
+
+
+def test_several_shells_are_each_sampled_as_if_alone():
+    data, bvals, bvecs, mask, _ = series(np.random.default_rng(3))
+    both = sample_shells(data, bvals, bvecs, mask, nside=2, wanted="all")
+    assert [found.shell.b_value for found in both] == [1000, 3000]
+    for found in both:
+        alone = sample_shell(data, bvals, bvecs, mask, nside=2, wanted=found.shell.b_value)
+        np.testing.assert_array_equal(found.samples, alone.samples)
+        assert found.residual_rms == alone.residual_rms

@@ -5,12 +5,15 @@ from hypothesis import strategies as st
 
 from bids_gevnet.dwi.shells import (
     choose_shell,
+    choose_shells,
     count_directions,
     divide_by_b0,
     find_shells,
     mean_volume,
+    require_shells,
+    shared_shells,
 )
-from bids_gevnet.errors import ParticipantError
+from bids_gevnet.errors import InputError, ParticipantError
 
 
 class TestFind:
@@ -152,3 +155,53 @@ class TestCountDirections:
 
     def test_no_axis_in_zeros_and_nans(self):
         assert count_directions(np.array([[0, 0, 0], [np.nan, 0, 1], [0, 0, 1]])) == 1
+
+
+class TestSeveral:
+    SCAN = find_shells([0, *[3000] * 30, *[1000] * 30, *[200] * 3])
+
+    @pytest.mark.parametrize(
+        ("wanted", "b_values"),
+        [(None, [1000]), ("all", [1000, 3000]), ((3000.0, 950.0), [1000, 3000])],
+    )
+    def test_choice_in_increasing_order(self, wanted, b_values):
+        assert [shell.b_value for shell in choose_shells(self.SCAN, wanted)] == b_values
+
+    @pytest.mark.parametrize(
+        ("wanted", "match"),
+        [((1000.0, 2000.0), "near b = 2000"), ((1000.0, 1010.0), "a shell for each of b = 1000")],
+    )
+    def test_a_missing_shell_is_named(self, wanted, match):
+        with pytest.raises(ParticipantError, match=match):
+            choose_shells(self.SCAN, wanted)
+
+    def test_all_of_a_scan_without_shells(self):
+        with pytest.raises(ParticipantError, match="at least 6 directions"):
+            choose_shells(find_shells([0, *[1000] * 5]), "all")
+
+    @given(st.lists(st.tuples(*[st.floats(-45, 45)] * 2), min_size=1, max_size=9))
+    def test_jitter_within_the_tolerance_is_one_cohort(self, jitter):
+        scans = {str(n): (3000 + b, 1000 + a) for n, (a, b) in enumerate(jitter)}
+        low, high = shared_shells(scans)
+        assert abs(low - 1000) < 46
+        assert abs(high - 3000) < 46
+
+    def test_who_lacks_which_shell_is_named(self):
+        scans = {"sub-1": [1000, 3000], "sub-2": [1000], "sub-3": [995, 2000, 3000]}
+        with pytest.raises(InputError) as refusal:
+            shared_shells(scans)
+        assert "b = 2000 in sub-1, sub-2;" in str(refusal.value)
+        assert "b = 3000 in sub-2." in str(refusal.value)
+        assert "b = 1000 in" not in str(refusal.value)
+
+    def test_shells_far_from_their_mean_are_not_shared(self):
+        """A chain of small steps must not make b = 900 and b = 1140 the same shell."""
+        with pytest.raises(InputError, match="sub-1, sub-4"):
+            shared_shells({f"sub-{n}": [900 + 80 * n] for n in range(1, 5)})
+
+    def test_samples_of_other_shells_than_asked_for(self):
+        require_shells((1000.0, 3000.0), (3010.0, 1000.0))
+        require_shells((1000.0,), None)
+        require_shells((), (1000.0,))
+        with pytest.raises(InputError, match="samples of b = 1000, 3000"):
+            require_shells((1000.0, 3000.0), (1000.0,))

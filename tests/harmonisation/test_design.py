@@ -33,12 +33,15 @@ def test_chain_of_shared_diagnoses_can_be_compared() -> None:
     assert design.components == (("A", "B", "C"),)
 
 
-def test_strong_association_is_mentioned() -> None:
+def test_strong_association_is_counted_in_people() -> None:
     sites = ["A"] * 20 + ["B"] * 20
     groups = ["AD"] * 19 + ["PD"] + ["PD"] * 19 + ["AD"]
     design = build_design(sites, groups)
     assert len(design.components) == 1
-    assert "strongly associated" in design.warnings[0]
+    assert design.association > 0.8
+    people = [str(i % 20 if i < 20 else i) for i in range(40)]
+    often = build_design(sites * 3, groups * 3, participants=people * 3)
+    assert often.association == design.association
 
 
 def test_covariate_tied_to_the_site_is_left_out() -> None:
@@ -61,4 +64,4 @@ def test_missing_and_constant_covariates() -> None:
 def test_covariates_need_scans() -> None:
     design = build_design(["A", "A", "B", "B"], None, {"age": [60.0, 70.0, 65.0, 75.0]})
     assert design.columns == ()
-    assert "Too few scans" in design.warnings[0]
+    assert "Too few people" in design.warnings[0]

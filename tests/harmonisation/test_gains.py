@@ -74,6 +74,24 @@ def test_file_brings_everything_back(gains: RishGains, tmp_path: Path) -> None:
         assert getattr(loaded, name) == getattr(gains, name)
 
 
+def test_each_shell_has_gains_of_its_own(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    values = rng.uniform(0.7, 1.4, (1, *SHAPE, 8)).astype(np.float32)
+    both = RishGains(values, ("A",), b_values=(1000.0, 3000.0))
+    x = rng.normal(size=(*SHAPE, 192))
+    apart = [
+        RishGains(part, ("A",)).apply(samples, "A")
+        for part, samples in zip(np.split(values, 2, -1), np.split(x, 2, -1), strict=True)
+    ]
+    np.testing.assert_array_equal(both.apply(x, "A"), np.concatenate(apart, -1))
+    mask = rng.random(SHAPE) > 0.4
+    np.testing.assert_allclose(both.apply(x[mask], "A", mask), both.apply(x, "A")[mask], atol=1e-5)
+    both.save(tmp_path / "gains.npz")
+    assert load_gains(tmp_path / "gains.npz").b_values == (1000.0, 3000.0)
+    with pytest.raises(InputError, match="1 shell"):
+        RishGains(values, ("A",))
+
+
 class Evil:
     def __reduce__(self) -> tuple[object, ...]:
         return (exec, ("raise SystemExit('code of the file was run')",))

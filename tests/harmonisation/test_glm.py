@@ -222,3 +222,44 @@ def test_voxels_outside_some_masks() -> None:
 def test_unusable_input_is_named(maps: Any, options: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         fit_rish_glm(maps, degrees=(0,), **options)
+
+
+def test_two_shells_are_fitted_as_if_each_were_alone() -> None:
+    rng = np.random.default_rng(8)
+    sites = ["A", "B"] * 12
+    people = [str(number) for number in range(24)]
+    shells = [
+        [rng.normal(step * (site == "B"), 0.1, (3, 3, 3, 4)).astype(np.float32) for site in sites]
+        for step in (0.3, -0.2)
+    ]
+    apart = [fit_rish_glm(maps, participants=people, sites=sites) for maps in shells]
+    both = fit_rish_glm(
+        [np.concatenate(maps, -1) for maps in zip(*shells, strict=True)],
+        participants=people,
+        sites=sites,
+        b_values=(1000.0, 3000.0),
+    )
+    expected = np.concatenate([gains.gains for gains in apart], -1)
+    np.testing.assert_allclose(both.gains, expected, rtol=1e-6)
+    assert both.shells == 2
+    # The control: the two shells differ, in opposite directions.
+    assert apart[0].gains[1, ..., 0].mean() < 0.97
+    assert apart[1].gains[1, ..., 0].mean() > 1.03
+
+
+def test_sessions_of_a_person_say_no_more_than_one() -> None:
+    """The same scans three times over: the same gains, to the last digit that matters."""
+    rng = np.random.default_rng(0)
+    sites = ["A", "B"] * 8
+    people = [f"p{i}" for i in range(16)]
+    levels = rng.normal(0, 0.3, 16) + 0.4 * (np.arange(16) % 2)
+    maps = [(level + rng.normal(0, 0.1, (3, 3, 3, 1))).astype(np.float32) for level in levels]
+    once = fit_rish_glm(maps, participants=people, sites=sites, degrees=(0,))
+    often = fit_rish_glm(maps * 3, participants=people * 3, sites=sites * 3, degrees=(0,))
+    np.testing.assert_allclose(often.gains, once.gains, rtol=1e-4)
+    assert (once.gains != 1).any()
+    # As many people as scans would be surer of the same difference and correct more.
+    surer = fit_rish_glm(
+        maps * 3, participants=[f"q{i}" for i in range(48)], sites=sites * 3, degrees=(0,)
+    )
+    assert np.abs(np.log(surer.gains)).mean() > np.abs(np.log(once.gains)).mean()

@@ -61,7 +61,7 @@ def test_chunks_do_not_show():
 
 def test_refuses_another_grid():
     with pytest.raises(InputError, match="96 distinct"):
-        rish_features(np.ones((2, 192)))
+        rish_features(np.ones((2, 150)))
 
 
 def test_refuses_odd_degrees():

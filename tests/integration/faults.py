@@ -20,6 +20,8 @@ from learn.conftest import Study, make_people
 from bids_gevnet.bids.manifest import write_manifest
 from bids_gevnet.cli.locks import locked
 from bids_gevnet.cli.run import main
+from bids_gevnet.phantom import tiny_settings
+from bids_gevnet.phantom.dataset import write_cohort
 
 STRANGER = 12345
 """A user who is not us."""
@@ -81,6 +83,12 @@ def make_place(folder: Path) -> Place:
     make_tiny_dataset(place.raw)
     Study(folder / "study", make_people(2, ("AD", "PD"), ("A", "B")), effect=0.8, seed=0)
     return place
+
+
+def put_a_head_in(place: Place) -> None:
+    """Replace the raw dataset, whose scans are too small for a head, by a phantom."""
+    shutil.rmtree(place.raw)
+    write_cohort(place.raw, tiny_settings(groups=("AD",), per_group=1, sites=1))
 
 
 def left_on_disk(place: Place, level: str) -> str:
@@ -168,6 +176,24 @@ def a_file_that_may_not_be_read(place: Place) -> Ended:
 def two_runs_at_once(place: Place) -> Ended:
     with locked(place.out / "logs" / "locks", ["sub-01"]):
         return place.participant()
+
+
+def turned_bit(place: Place) -> Ended:
+    """Turn a bit of an image between two stages, so that neither time nor size tells of it."""
+    put_a_head_in(place)
+    first = place.participant()
+    assert first.code == 0, first.said
+    series = next((place.out / "sub-001").rglob("*space-*_desc-preproc_dwi.nii.gz"))
+    right = series.read_bytes()
+    (image,) = (place.work / "participant").rglob("conform/dwi.nii")
+    before, content = image.stat(), bytearray(image.read_bytes())
+    content[-2] ^= 0x40
+    image.write_bytes(content)
+    os.utime(image, ns=(before.st_atime_ns, before.st_mtime_ns))
+    series.unlink()
+    ended = place.participant()
+    assert series.read_bytes() == right
+    return ended
 
 
 def memory(level: str, megabytes: int) -> Callable[[Place], Ended]:
@@ -316,6 +342,9 @@ FAULTS = {
         ["1 of 2 participants", "permission to read"], "nothing", needs_root=True),
     "another run is on the same participant": Fault("participant", two_runs_at_once, 2,
         ["no other run on sub-01", "wait for it"], "nothing"),
+    "a bit of an intermediate image has turned on the disk": Fault("participant", turned_bit, 0,
+        ["is damaged or was changed, so that stage runs again"], "derivatives, reports, logs",
+        slow=True),
     "150 MB of memory": Fault("participant", memory("participant", 150), 70,
         ["more memory"], "nothing"),
     **{

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from integration.faults import FAULTS, left_on_disk, make_place
+from integration.faults import FAULTS, left_on_disk, make_place, put_a_head_in
 
 CASES = [
     pytest.param(name, marks=[pytest.mark.slow] if fault.slow else [])
@@ -31,13 +31,19 @@ def test_a_fault_of_the_machine_gets_a_sentence(tmp_path: Path, case: str) -> No
 
 
 @pytest.mark.slow
-def test_nothing_is_more_readable_than_the_umask_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", ["participant", "group"])
+def test_nothing_is_more_readable_than_the_umask_says(tmp_path: Path, level: str) -> None:
+    """Work directory, caches, locks, logs and output, of the program and of its workers."""
     place = make_place(tmp_path)
+    put_a_head_in(place)
     before = set(tmp_path.rglob("*"))
-    ended = place.group(before=("sh", "-c", 'umask 077; exec "$@"', "sh"))
+    run = place.participant if level == "participant" else place.group
+    ended = run(before=("sh", "-c", 'umask 077; exec "$@"', "sh"))
     assert ended.code == 0, ended.said
     made = set(tmp_path.rglob("*")) - before
     assert len(made) > 100
+    for folder in (place.work, place.out if level == "participant" else place.derivatives):
+        assert any(path.is_relative_to(folder) for path in made)
     open_to_others = [p for p in made if stat.S_IMODE(p.lstat().st_mode) & 0o077]
     assert [path for path in open_to_others if not path.is_symlink()] == []
 

@@ -28,8 +28,10 @@ def study(tmp_path_factory):
 
 def test_every_held_out_prediction_is_in_the_table(study):
     table = pd.read_csv(study / "out/group_predictions.tsv", sep="\t")
-    models = ["ckn2+gevnet", "site", "motion", "age_sex", "rish"]
-    assert list(dict.fromkeys(table["model"])) == models
+    models = ["ckn2+gevnet", "site", "motion", "age_sex", "rish", "voxels_fa", "voxels_md"]
+    assert list(dict.fromkeys(table["model"]))[: len(models)] == models
+    headline = pd.read_csv(study / "out/group_headline.tsv", sep="\t")
+    assert headline["sentence"].str.contains("AD and PD").all()
     table = table[table["kind"] == "network"]
     assert sorted(table["participant_id"]) == [f"sub-{label}" for label in TRAINED]
     assert set(table["fold"]) == {1, 2}

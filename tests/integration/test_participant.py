@@ -121,13 +121,46 @@ def test_the_validator_finds_no_error(finished):
     assert description["GeneratedBy"][0]["Name"] == "bids_gevnet"
 
 
+def test_only_names_that_bids_lacks_are_hidden_from_the_validator(finished, tmp_path):
+    bare = Path(shutil.copytree(finished, tmp_path / "bare"))
+    hidden = [
+        line for line in (bare / ".bidsignore").read_text().splitlines() if line.startswith("*_")
+    ]
+    (bare / ".bidsignore").unlink()
+    issues = validate_dataset(bare)
+    errors = [issue for issue in issues if issue.severity == "error"]
+    objected = {Path(issue.location).name for issue in errors}
+    for path in bare.glob("sub-*/dwi/*"):
+        assert (path.name in objected) == any(path.match(line) for line in hidden), path.name
+    # What BIDS does name has all that it recommends.
+    wanting = {issue.location for issue in issues if issue.code == "SIDECAR_KEY_RECOMMENDED"}
+    assert {location for location in wanting if Path(location).name not in objected} == set()
+    assert "README_FILE_MISSING" not in {issue.code for issue in issues}
+
+
+def test_sidecars_say_what_a_file_is_made_of(finished):
+    folder = finished / "sub-001/dwi"
+    sidecars = {path: json.loads(path.read_text()) for path in folder.glob("*.json")}
+    sources = [source for content in sidecars.values() for source in content.get("Sources", [])]
+    own = [source.removeprefix("bids::") for source in sources if source.startswith("bids::")]
+    assert len(own) > 6
+    assert all((finished / path).is_file() for path in own)
+    (transform,) = folder.glob("*_xfm.json")
+    assert any(str(transform.with_suffix(".txt").name) in path for path in own)
+    series = sidecars[folder / "sub-001_desc-preproc_dwi.json"]
+    assert series["Correction"][0]["Method"] == "model"
+    assert series["MagneticFieldStrength"] == 3
+    assert "PhaseEncodingDirection" not in series
+
+
 def test_samples_are_signal_fractions_inside_the_brain(finished):
     stem = finished / "sub-001/dwi/sub-001_space-MNI152NLin2009aSym_res-9"
     samples = nib.load(f"{stem}_desc-healpix_dwi.nii.gz")
     mask = np.asarray(nib.load(f"{stem}_desc-brain_mask.nii.gz").dataobj) > 0
     values = samples.get_fdata()
-    assert samples.shape == (*mask.shape, 96)
+    assert samples.shape == (*mask.shape, 1 + 96)
     assert np.all(values[~mask] == 0)
+    assert np.all(values[mask][:, 0] == 1)  # the b0 that the others are a fraction of
     assert np.all((values[mask] > -0.3) & (values[mask] < 1.3))
     about = json.loads(Path(f"{stem}_desc-healpix_dwi.json").read_text())
     assert (about["Nside"], about["Ordering"], about["AntipodalPairs"]) == (4, "NESTED", True)

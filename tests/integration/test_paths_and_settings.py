@@ -1,6 +1,8 @@
 """Every path option, relative and from another folder; settings that a run leaves for the next."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from learn.conftest import Study, make_people
 
 from bids_gevnet.cli.parser import parse_request
+from bids_gevnet.cli.progress import RESOURCE_COLUMNS
 from bids_gevnet.cli.run import main
 from bids_gevnet.phantom import tiny_settings
 from bids_gevnet.phantom.dataset import write_cohort
@@ -75,6 +78,17 @@ def test_relative_paths_give_what_absolute_ones_give(
     for section in settings.to_tables().values():
         for name in ("work_dir", "template", "bids_filter_file", "bids_database_dir"):
             assert Path(section.get(name, "/")).is_absolute()
+
+
+def test_records_of_time_and_memory_stay_in_the_output(scanned: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "bids_gevnet.cli.start", scanned / "cohort", "out"]
+    command += ["participant", "--participant-label", "001", *FAST, "--resource-monitor"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    table = (tmp_path / "out/logs/resources/sub-001.tsv").read_text().splitlines()
+    assert table[0].split("\t") == list(RESOURCE_COLUMNS)
+    assert any("spherical sampling" in line for line in table)
 
 
 def test_settings_of_a_participant_run_start_the_next(

@@ -41,6 +41,10 @@ def corrected(scan, tmp_path_factory):
     folder = tmp_path_factory.mktemp("corrected")
     nib.save(nib.Nifti1Image(scan.data, scan.affine), folder / "raw.nii.gz")
     nib.save(nib.Nifti1Image(scan.reverse_b0, scan.affine), folder / "reverse.nii.gz")
+    # A b0 of the same encoding, with other noise.
+    noise = np.random.default_rng(0).normal(0, 0.02 * scan.data.max(), scan.data.shape[:3])
+    again = np.abs(scan.data[..., 0] + noise)
+    nib.save(nib.Nifti1Image(again, scan.affine), folder / "again.nii.gz")
     image = conform(scan.data, scan.affine, scan.bvecs_ras)
     (folder / "conformed").mkdir()
     path, gradients = write_series(
@@ -53,9 +57,10 @@ def corrected(scan, tmp_path_factory):
         raw_image=str(folder / "raw.nii.gz"),
         direction=scan.site.phase_encoding,
         readout_s=scan.site.readout_s,
-        opposite_images=[str(folder / "reverse.nii.gz")],
-        opposite_bvals=[""],
-        opposite_readout_s=[scan.site.readout_s],
+        opposite_images=[str(folder / "again.nii.gz"), str(folder / "reverse.nii.gz")],
+        opposite_bvals=["", ""],
+        opposite_readout_s=[scan.site.readout_s] * 2,
+        opposite_certain=[False, False],
     )
     return folder, path, node.run(cwd=str(folder / "work")).outputs
 
@@ -69,6 +74,14 @@ def test_facts_tell_what_was_done(corrected, scan):
     assert facts.outlier_slices == len(facts.outliers) >= 1
     assert np.shape(facts.eddy_terms_mm) == (len(scan.bvals), 10)
     assert [np.ndim(plane) for plane in (*facts.field.planes_mm, *facts.field.head)] == [2] * 6
+
+
+def test_b0s_of_unknown_encoding_are_tried_both_ways(corrected):
+    facts = read_facts(corrected[2].facts, CorrectionFacts)
+    assert [(trial.image, trial.opposite) for trial in facts.encoding_trials] == [
+        ("again.nii.gz", False),
+        ("reverse.nii.gz", True),
+    ]
 
 
 def test_lost_slices_are_filled_and_nothing_else_changes(corrected):

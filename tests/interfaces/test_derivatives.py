@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from bids_gevnet.bids.templates import template_label
 from bids_gevnet.errors import InputError
-from bids_gevnet.interfaces.derivatives import to_itk_text
+from bids_gevnet.interfaces.derivative_files import to_itk_text, write_samples
 from bids_gevnet.interfaces.quality import to_raw_axes
 from bids_gevnet.interfaces.series import (
     Series,
@@ -19,17 +20,19 @@ from bids_gevnet.interfaces.series import (
     write_series,
 )
 from bids_gevnet.interfaces.sphere import SampleSphere
-from bids_gevnet.interfaces.template import load_template, output_grid, template_label
+from bids_gevnet.interfaces.template_grid import load_template, output_grid
 from bids_gevnet.settings import PreprocessingSettings
 
 
-def test_itk_text_takes_template_points_to_the_scan(tmp_path):
+@pytest.mark.parametrize("centre", [(0.0, 0.0, 0.0), (1.0, -18.0, 7.5)])
+def test_itk_text_takes_template_points_to_the_scan(tmp_path, centre):
     to_template = np.eye(4)
     to_template[:3, :3] = 1.1 * Rotation.from_euler("xyz", [0.1, 0.2, -0.3]).as_matrix()
     to_template[:3, 3] = [3, -4, 5]
     path = tmp_path / "xfm.txt"
-    path.write_text(to_itk_text(to_template))
+    path.write_text(to_itk_text(to_template, np.array(centre)))
     flip = np.array([-1, -1, 1])
+    np.testing.assert_allclose(ants.read_transform(str(path)).fixed_parameters, flip * centre)
     scan_point = np.array([10.0, -20, 30])
     template_point = to_template[:3, :3] @ scan_point + to_template[:3, 3]
     found = ants.read_transform(str(path)).apply_to_point((flip * template_point).tolist())
@@ -139,3 +142,41 @@ def test_a_tensor_signal_is_sampled_to_its_closed_form(tmp_path, monkeypatch, ns
     expected = signal(distinct_directions(nside))
     assert np.sqrt(np.mean((samples[1, 1, 1] - expected) ** 2)) < 0.02
     assert np.all(samples[0] == 0)
+
+
+AXES = [
+    np.diag([2.0, 2, 2, 1]),  # right-handed: the first component of a bvec is flipped
+    np.diag([-2.0, 2, 2, 1]),
+    np.array([[0, 2.0, 0, 3], [-2, 0, 0, 1], [0, 0, 2.5, 0], [0, 0, 0, 1]]),
+]
+
+
+@pytest.mark.parametrize("affine", AXES)
+@pytest.mark.parametrize("fibre", [(1.0, 0.0, 0.0), (0.48, 0.6, 0.64), (0.0, -0.6, 0.8)])
+def test_samples_open_in_dipy_as_an_ordinary_diffusion_series(tmp_path, affine, fibre):
+    from dipy.core.gradients import gradient_table
+    from dipy.io.gradients import read_bvals_bvecs
+    from dipy.io.image import load_nifti
+    from dipy.reconst.dti import TensorModel
+
+    from bids_gevnet.sphere.resampling import distinct_directions
+
+    signal = np.exp(-1.0 * (0.3 + 1.4 * (distinct_directions(4) @ np.array(fibre)) ** 2))
+    source, mask = tmp_path / "samples.nii", tmp_path / "mask.nii"
+    nib.save(nib.Nifti1Image(np.tile(signal, (2, 2, 2, 1)).astype(np.float32), affine), source)
+    nib.save(nib.Nifti1Image(np.ones((2, 2, 2), np.uint8), affine), mask)
+    target = tmp_path / "sub-1_desc-healpix_dwi.nii.gz"
+    write_samples(target, str(source), str(mask), {}, nside=4, b_values=[1000.0])
+
+    stem = str(target).removesuffix(".nii.gz")
+    data, found_affine = load_nifti(str(target))
+    bvals, bvecs = read_bvals_bvecs(f"{stem}.bval", f"{stem}.bvec")
+    fit = TensorModel(gradient_table(bvals, bvecs=bvecs, b0_threshold=50)).fit(data)
+    truth = np.sqrt(0.5 * 3) * np.linalg.norm([1.7 - 2.3 / 3, *[0.3 - 2.3 / 3] * 2])
+    np.testing.assert_allclose(fit.fa, truth / np.linalg.norm([1.7, 0.3, 0.3]), atol=2e-3)
+    np.testing.assert_allclose(fit.md, 2.3e-3 / 3, atol=5e-6)
+    # As MRtrix reads bvec files: flip the first component if the axes are right-handed, then
+    # turn from image axes to the world with the direction cosines.
+    axis = fit.directions[0, 0, 0, 0] * [-1 if np.linalg.det(affine[:3, :3]) > 0 else 1, 1, 1]
+    cosines = found_affine[:3, :3] / np.linalg.norm(found_affine[:3, :3], axis=0)
+    assert abs(cosines @ axis @ np.array(fibre)) > 0.9999

@@ -281,7 +281,7 @@ def person_class() -> type[Person]:
     return Person
 
 
-@pytest.fixture(name="train_here")
+@pytest.fixture(name="train_here", scope="session")
 def _train_here() -> Callable[..., TrainingProgress]:
     return train_here
 
@@ -291,7 +291,7 @@ def _make_jobs() -> Callable[..., list[TrainJob]]:
     return make_jobs_of_study
 
 
-@pytest.fixture(name="plan_jobs")
+@pytest.fixture(name="plan_jobs", scope="session")
 def _plan_jobs() -> Callable[..., Planned]:
     return plan_jobs
 

@@ -62,6 +62,21 @@ def test_networks_of_table_3_have_the_counts_of_the_paper(name: str, classes: in
     assert sum(counts.values()) == sum(p.numel() for p in network.parameters())
 
 
+TWO_SHELLS = {
+    "ckn2": {"ckn": 3_272, "sphere": 0},
+    "gevnet": {"ckn": 0, "sphere": 13_576},
+    "ckn1+deepsphere": {"ckn": 3_272, "sphere": 13_696},
+    "ckn2+gevnet": {"ckn": 3_272, "sphere": 12_424},
+}
+
+
+@pytest.mark.parametrize("name", TWO_SHELLS)
+def test_a_second_shell_adds_input_channels_and_nothing_else(name: str) -> None:
+    counts = build(name, shells=2).part_counts()
+    assert {part: counts[part] for part in ("ckn", "sphere")} == TWO_SHELLS[name]
+    assert counts["head"] == build(name).part_counts()["head"]
+
+
 def test_geometry_is_not_saved() -> None:
     network = _build("ckn2+gevnet")
     saved = sum(v.numel() for v in network.state_dict().values())
@@ -349,3 +364,65 @@ def test_two_processes_train_as_one_on_both_scans(tmp_path: Path) -> None:
         torch.testing.assert_close(part["grads"], grads, rtol=1e-9, atol=1e-12)
         for key, value in network.state_dict().items():
             torch.testing.assert_close(part["state"][key], value)
+
+
+# --- several shells -----------------------------------------------------------------------------
+
+
+def _two_shells() -> tuple[torch.Tensor, ...]:
+    scans, masks = _scans()
+    generator = torch.Generator().manual_seed(2)
+    second = torch.rand(scans.shape, generator=generator, dtype=scans.dtype) * masks[:, None]
+    return scans, second, masks
+
+
+def _build_for_two(name: str) -> CompoundNetwork:
+    torch.manual_seed(0)
+    network = build(name, nside=1, classes=3, shells=2, pieces=WHOLE).double()
+    assert isinstance(network, CompoundNetwork)
+    return network
+
+
+@pytest.mark.parametrize("name", ["ckn2", "gevnet", "ckn2+gevnet"])
+@pytest.mark.parametrize("pieces", [Pieces(3000, 7), Pieces(whole=True)], ids=["cut", "whole"])
+def test_two_shells_do_not_depend_on_the_pieces(name: str, pieces: Pieces) -> None:
+    first, second, masks = _two_shells()
+    masks[:, 3:] = False
+    whole, cut = _build_for_two(name), _build_for_two(name)
+    cut.pieces = pieces
+    scans = torch.cat([first, second], 1)
+    expected = _loss_and_gradients(whole, scans, masks)
+    found = _loss_and_gradients(cut, scans, masks)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_filters_that_ignore_the_second_shell_give_the_network_of_one_shell() -> None:
+    """CKN1 is linear in its patches: entries of zero leave the first shell alone."""
+    first, second, masks = _two_shells()
+    one, two = _build("ckn1+deepsphere"), _build_for_two("ckn1+deepsphere")
+    state = one.state_dict()
+    name = "ckn.layers.0.filters"
+    state[name] = torch.cat([state[name], torch.zeros_like(state[name])], 1)
+    two.load_state_dict(state)
+    expected = one(first, masks)
+    torch.testing.assert_close(two(torch.cat([first, second], 1), masks), expected)
+    # The control: in the other order the network sees the other shell.
+    assert (two(torch.cat([second, first], 1), masks) - expected).abs().max() > 1e-3
+
+
+def test_shells_of_one_direction_meet_in_one_volume() -> None:
+    """Directions of both shells may be reordered together, but not one shell's alone."""
+    first, second, masks = _two_shells()
+    network = _build_for_two("ckn2")
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    expected = network.features(torch.cat([first, second], 1), masks)
+    together = network.features(torch.cat([first[:, order], second[:, order]], 1), masks)
+    torch.testing.assert_close(together, expected)
+    alone = network.features(torch.cat([first, second[:, order]], 1), masks)
+    assert (alone - expected).abs().max() > 1e-5 * expected.abs().max()
+
+
+def test_scans_with_another_number_of_shells_are_refused() -> None:
+    first, _, masks = _two_shells()
+    with pytest.raises(InputError, match=r"\(batch, 12, X, Y, Z\)"):
+        _build_for_two("ckn2")(first, masks)

@@ -6,9 +6,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.fields import FieldType
+from bids_gevnet.nn.gevnet import GEVNet
 from bids_gevnet.nn.nonlinearity import (
     RegularNonlinearity,
     RegularNorm,
@@ -17,7 +19,8 @@ from bids_gevnet.nn.nonlinearity import (
     synthesis_matrix,
 )
 from bids_gevnet.sphere.healpix_grid import healpix
-from bids_gevnet.testing import gauge_error
+from bids_gevnet.sphere.icosphere_grid import icosphere
+from bids_gevnet.testing import gauge_error, relative_error
 
 
 def sample(x, bandlimit, n_samples):
@@ -60,6 +63,43 @@ def test_norm_equals_batchnorm_on_the_samples_in_training_and_evaluation():
     ours.eval(), theirs.eval()
     expected = theirs(sample(x, 1, n).permute(0, 1, 3, 2).reshape(-1, 3))
     assert torch.allclose(sample(ours(x), 1, n).permute(0, 1, 3, 2).reshape(-1, 3), expected)
+
+
+def test_points_count_by_their_area_and_healpix_points_all_the_same():
+    field, grid = FieldType.regular(3, 1), icosphere(2)
+    assert RegularNorm(field, areas=healpix(2).areas).mean is None
+    x = torch.randn(grid.n_points, field.dim, 5, dtype=torch.float64)
+    count, first, second = RegularNorm(field, areas=grid.areas).double().moments(x)
+    share = torch.tensor(grid.areas / grid.areas.sum())[:, None]
+    mean = (share * x[:, :3].mean(2)).sum(0)
+    power = (share * x.unflatten(1, (3, 3)).square().sum(1).mean(2)).sum(0)
+    torch.testing.assert_close(first / count, mean)
+    torch.testing.assert_close(second / count, power)
+
+
+def _rotation_error_in_training(level: int, *, weighted: bool) -> float:
+    """How much the output for a turned signal differs, relative to the output."""
+    grid = icosphere(level)
+    torch.manual_seed(0)
+    network = GEVNet(grid, "1-4-4", samples=None).double().train()
+    for module in network.modules():
+        if isinstance(module, RegularNorm) and not weighted:
+            module.mean = None
+    rotation = Rotation.from_rotvec([0.3, -1.1, 0.8]).as_matrix()
+
+    def signals(points: np.ndarray) -> torch.Tensor:
+        x, y, z = points.T
+        return torch.tensor(np.stack([np.exp(3 * x) * y, np.cos(4 * z + x)]))[:, None]
+
+    with torch.no_grad():
+        upright, turned = network(signals(grid.points)), network(signals(grid.points @ rotation))
+    return relative_error(turned, upright)
+
+
+def test_rotations_are_exact_in_the_limit_of_fine_grids_while_training():
+    coarse, fine = (_rotation_error_in_training(level, weighted=True) for level in (2, 4))
+    assert fine < coarse / 10
+    assert _rotation_error_in_training(4, weighted=False) > 10 * fine  # without areas it stays
 
 
 def test_moments_add_over_chunks():

@@ -158,3 +158,14 @@ def test_spherical_networks_of_the_zoo() -> None:
     assert directions.max() > 0
     product = sphere_saliency(network, signal, 3, method="product")
     assert (product[200:] == 0).all()
+
+
+def test_shares_of_shells_are_those_of_the_squares() -> None:
+    network = build("ckn2+gevnet", nside=1, shells=2)
+    scan, mask = torch.rand(12, 4, 4, 4), torch.ones(4, 4, 4, dtype=torch.bool)
+    found = saliency(network, scan, mask)
+    squares = found.attribution.square().unflatten(0, (2, 6))
+    shares = squares.sum((1, 2, 3, 4)) / squares.sum()
+    torch.testing.assert_close(found.shell_shares(), shares)
+    torch.testing.assert_close(found.over_shells(), squares.mean((0, 2, 3, 4)).sqrt())
+    assert found.on_sphere().shape == (12,)

@@ -63,5 +63,5 @@ def test_gradients_are_those_of_finite_differences(keep: bool) -> None:
 
 def test_one_normalisation_between_two_stages() -> None:
     staged, _ = _staged([0, 0, 0])
-    with pytest.raises(AssertionError):
+    with pytest.raises(ValueError, match="3 stages and 1 norms"):
         Staged(staged.stages, staged.norms[:1], [])

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from bids_gevnet.dwi.gradients import bvecs_ras_to_fsl, rotate_bvecs
 from bids_gevnet.dwi.interpolation import resample_series
 from bids_gevnet.dwi.registration import brain_box
 from bids_gevnet.dwi.shells import choose_shell, divide_by_b0, find_shells, mean_volume
+from bids_gevnet.dwi.tensor import tensor_maps
 from bids_gevnet.harmonisation.rish import DEGREES, rish_features
 from bids_gevnet.phantom import tiny_settings
 from bids_gevnet.phantom.cohort import plan_cohort
@@ -81,6 +82,9 @@ def write_derivatives(
     _write_series(names.native("desc-preproc_dwi.nii.gz"), native, scan.affine, scan.bvals, bvecs)
     write_image(names.native("dwiref.nii.gz"), mean_volume(native, shells.b0), scan.affine)
     write_image(names.native("desc-brain_mask.nii.gz"), scan.truth.mask, scan.affine)
+    means = [mean_volume(scan.data, v) for v in (shells.b0, shells.shells[0].volumes)]
+    write_image(names.native("desc-uncorrected_dwiref.nii.gz"), np.stack(means, -1), scan.affine)
+    _write_tensor(names.native, native, scan.truth.mask, scan.affine, scan.bvals, bvecs)
     _write_confounds(names, scan)
     sphere = _write_standard(names, scan, native, bvecs)
     write_json(names.native("desc-report_facts.json"), _facts(names.prefix, scan, sphere))
@@ -98,6 +102,14 @@ def _write_series(path: Path, data: Any, affine: Any, bvals: Any, bvecs_ras: Any
     text = "\n".join(" ".join(f"{value:.6f}" for value in row) for row in rows)
     write_text(path.with_name(f"{stem}.bvec"), text + "\n")
     write_text(path.with_name(f"{stem}.bval"), " ".join(f"{b:g}" for b in bvals) + "\n")
+
+
+def _write_tensor(
+    path: Callable[[str], Path], data: Any, mask: Any, affine: Any, bvals: Any, bvecs: Any
+) -> None:
+    maps = tensor_maps(data, mask, bvals, bvecs, b0_threshold=50.0)
+    for name in ("fa", "dec"):
+        write_image(path(f"model-tensor_param-{name}_dwimap.nii.gz"), maps[name], affine)
 
 
 def _write_confounds(names: DerivativeNames, scan: Scan) -> None:
@@ -130,6 +142,7 @@ def _write_standard(names: DerivativeNames, scan: Scan, native: Any, bvecs: Any)
     turned = rotate_bvecs(bvecs, to_template)
     _write_series(names.standard("desc-preproc_dwi.nii.gz"), data, affine, scan.bvals, turned)
     write_image(names.standard("desc-brain_mask.nii.gz"), inside, affine)
+    _write_tensor(names.standard, data, inside, affine, scan.bvals, turned)
     shells = find_shells(scan.bvals)
     shell = choose_shell(shells)
     fraction = divide_by_b0(data[inside][:, shell.volumes], mean_volume(data, shells.b0)[inside])
@@ -142,8 +155,7 @@ def _write_standard(names: DerivativeNames, scan: Scan, native: Any, bvecs: Any)
         path = names.standard(f"model-sh_param-rish{degree}_dwimap.nii.gz")
         _write_inside(path, features[:, column], inside, affine)
     return {
-        "b_value": shell.b_value,
-        "directions": shell.n_directions,
+        "sampled": [{"b_value": shell.b_value, "directions": shell.n_directions}],
         "b0_volumes": int(shells.b0.size),
         "nside": 4,
         "kernel": "thin_plate_spline",
@@ -192,11 +204,15 @@ def _facts(name: str, scan: Scan, sphere: dict[str, Any]) -> dict[str, Any]:
         ],
         "join": {"runs": 1, "apart_mm": [0.0]},
         "mask": {"method": "otsu", "volume_ml": 1432.1},
+        "bias": {"corrected": False},
         "registration": {
             "source": "b0",
             "template": "MNI152NLin2009aSym",
             "dice": 0.968,
             "information": 1.099,
+            "rival": 0.42,
+            "edges": 0.61,
+            "retried": False,
             "poor": False,
             "text": "registration good",
             "coverage": 0.991,

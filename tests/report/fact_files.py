@@ -1,4 +1,4 @@
-"""Change the facts that a scan left on disk."""
+"""Change what a scan left on disk."""
 
 import json
 from pathlib import Path
@@ -28,3 +28,10 @@ def add_prediction(derivatives: Path, network: str) -> Path:
     table = facts.with_name(f"sub-01_{prediction_ending(network)}")
     table.write_text("label\tprobability\n")
     return table
+
+
+def drop_images(derivatives: Path) -> None:
+    """Make a report quick; templates and alerts see every oddity all the same."""
+    for image in derivatives.rglob("*.nii.gz"):
+        if "desc-preproc_dwi" not in image.name or "space-" in image.name:
+            image.unlink()

@@ -123,6 +123,10 @@ class GroupStudy:
             "Parameters: 1 0 0 0 1 0 0 0 1 0 0 0\nFixedParameters: 0 0 0\n",
         )
         write_image(names.standard("desc-brain_mask.nii.gz"), mask, AFFINE)
+        anisotropy = (0.4 * mask * rng.uniform(0.9, 1.1)).astype(np.float32)
+        write_image(names.standard("model-tensor_param-fa_dwimap.nii.gz"), anisotropy, AFFINE)
+        colours = anisotropy[..., None] * np.array([1.0, 0.0, 0.0], np.float32)
+        write_image(names.standard("model-tensor_param-dec_dwimap.nii.gz"), colours, AFFINE)
         gain = self.site_gain if person.site == self.sites[-1] else 1.0
         for degree in DEGREES:
             energy = mask * (0.5 / (1 + degree)) * np.exp(rng.normal(0, 0.02))
@@ -285,7 +289,11 @@ def made_up_facts(person: MadeUp, rng: np.random.Generator) -> dict[str, Any]:
             "dice": float(rng.normal(0.96, 0.005)),
             "information": float(rng.normal(1.1, 0.01)),
         },
-        "sphere": {"b_value": 1000.0, "directions": 32, "nside": 4, "residual_rms": 0.02},
+        "sphere": {
+            "sampled": [{"b_value": 1000.0, "directions": 32}],
+            "nside": 4,
+            "residual_rms": 0.02,
+        },
         "quality": {
             "snr_b0": float(rng.normal(28, 3)),
             "cnr": float(rng.normal(3.5, 0.3)),

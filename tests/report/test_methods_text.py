@@ -14,6 +14,8 @@ from bids_gevnet.facts import (
     PredictionFacts,
     RegistrationFacts,
     ScanFacts,
+    ShellFacts,
+    SourceFacts,
     SphereFacts,
 )
 from bids_gevnet.nn.registry import scan_networks
@@ -38,12 +40,28 @@ def test_the_default_template_is_cited_and_no_other():
     assert "The template was Infant, MNI152NLin2009aSym." in methods_text([other, SCAN])
 
 
+def test_pipelines_are_counted_and_cited():
+    taken = SourceFacts(
+        pipeline="qsiprep",
+        title="QSIPrep",
+        version="1.0.1",
+        taken=("the brain mask",),
+        measures={"mean_fd": 0.1},
+    )
+    scans = [SCAN, ScanFacts(source=taken), ScanFacts(source=taken)]
+    text = methods_text(scans)
+    told = re.sub(r" \[\d+\]", "", text)
+    assert "by QSIPrep 1.0.1 (2 of 3 scans), from which were taken: the brain mask." in told
+    assert "10.1038/s41592-021-01185-5" in text
+    assert "preprocessed by" not in methods_text([SCAN])
+
+
 PARTIAL = (
     ScanFacts(),
     ScanFacts(correction=(CorrectionFacts(),), acquisition=(AcquisitionFacts(),)),
     ScanFacts(registration=RegistrationFacts(source="T1w")),
     ScanFacts(sphere=SphereFacts(nside=2)),
-    ScanFacts(sphere=SphereFacts(b_value=1000.0, kernel="x")),
+    ScanFacts(sphere=SphereFacts(sampled=(ShellFacts(b_value=1000.0),), kernel="x")),
     ScanFacts(prediction=PredictionFacts()),
 )
 

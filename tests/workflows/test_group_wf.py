@@ -1,5 +1,6 @@
 """The group workflow: what it connects, and that a second run repeats what changed and no more."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def test_a_second_run_repeats_what_changed_and_no_more(
         "AD_v_PD_final/train",
     }
     assert weights(study) == before
+    assert "MODEL_CARD.md" in json.loads((missing / "model.json").read_text())["files"]
 
     # Somebody's diagnosis changes: only tasks that know the person, before or after.
     study.people = tuple(

@@ -11,7 +11,7 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.facts import ScanFacts, ScannerFacts, ToolFacts
 from bids_gevnet.interfaces.correction import CorrectSeries
 from bids_gevnet.interfaces.motion import EstimateMotion
-from bids_gevnet.interfaces.template import output_grid
+from bids_gevnet.interfaces.template_grid import output_grid
 from bids_gevnet.settings import PreprocessingSettings, SelectionSettings
 from bids_gevnet.workflows.context import ScanContext
 from bids_gevnet.workflows.participant import init_participant_wf, init_participants_wf
@@ -82,10 +82,10 @@ def test_eddy_is_found_under_its_new_names(dataset, tmp_path, no_fsl):
     workflow = build(dataset, tmp_path)
     assert len(nodes_of(workflow, ".eddy")) == 2
     assert not nodes_of(workflow, ".topup")
-    assert nodes_of(workflow, ".eddy")[0].inputs.readout_s == 0.05
+    assert nodes_of(workflow, ".eddy")[0].inputs.readout_s == [0.05]
 
 
-def test_opposite_runs_feed_topup_and_are_joined(dataset, tmp_path, no_fsl):
+def test_opposite_runs_feed_topup_and_go_into_one_call_of_eddy(dataset, tmp_path, no_fsl):
     write_stub(no_fsl, "eddy", "eddy")
     write_stub(no_fsl, "topup", "topup")
     for direction, encoding in (("AP", "j-"), ("PA", "j")):
@@ -93,22 +93,63 @@ def test_opposite_runs_feed_topup_and_are_joined(dataset, tmp_path, no_fsl):
     for path in dataset.dwi("").parent.glob("sub-01_dwi.*"):
         path.unlink()
     workflow = build(dataset, tmp_path)
-    first, second = nodes_of(workflow, ".topup")
-    assert first.inputs.directions == ["j-", "j"]
-    assert second.inputs.directions == ["j", "j-"]
-    assert (
-        len([n for n in workflow.list_node_names() if "sub_01" in n and n.endswith("join")]) == 1
-    )
+    (topup,) = nodes_of(workflow, ".topup")
+    assert topup.inputs.directions == ["j-", "j"]
+    eddy, of_the_other_participant = nodes_of(workflow, ".eddy")
+    assert eddy.inputs.directions == ["j-", "j"]
+    assert len(of_the_other_participant.inputs.directions) == 1
+    joins = [n for n in workflow.list_node_names() if "sub_01" in n and n.endswith("join")]
+    assert len(joins) == 1
 
 
-def test_a_guessed_direction_is_not_trusted_for_topup(dataset, tmp_path, no_fsl):
+def test_a_dummy_readout_time_is_not_set_against_a_real_one(dataset, tmp_path, no_fsl):
     write_stub(no_fsl, "eddy", "eddy")
     write_stub(no_fsl, "topup", "topup")
     copy_run(dataset, "AP", "j-")
-    dataset.dwi(".json").write_text("{}")
+    copy_run(dataset, "PA", "j")
+    for path in dataset.dwi("").parent.glob("sub-01_dwi.*"):
+        path.unlink()
+    sidecar = dataset.dwi("").parent / "sub-01_dir-PA_dwi.json"
+    sidecar.write_text('{"PhaseEncodingDirection": "j"}')
+    shorter = dataset.dwi("").parent / "sub-01_dir-AP_dwi.json"
+    shorter.write_text('{"PhaseEncodingDirection": "j-", "TotalReadoutTime": 0.03}')
+    workflow = build(dataset, tmp_path)
+    for node in (nodes_of(workflow, ".topup")[0], nodes_of(workflow, ".eddy")[0]):
+        assert node.inputs.readout_s == [0.03, 0.03]
+
+
+def test_a_direction_that_nobody_tells_is_tried_both_ways(dataset, tmp_path, no_fsl):
+    write_stub(no_fsl, "eddy", "eddy")
+    write_stub(no_fsl, "topup", "topup")
+    copy_run(dataset, "AP", "j-")
+    dataset.dwi(".json").write_text('{"PhaseEncodingAxis": "j"}')
     workflow = build(dataset, tmp_path)
     assert len(nodes_of(workflow, ".eddy")) == 3
-    assert not nodes_of(workflow, ".topup")
+    for topup in nodes_of(workflow, ".topup"):
+        assert topup.inputs.certain == [True, False]
+    assert len(nodes_of(workflow, ".topup")) == 2
+
+
+@pytest.mark.parametrize("sidecar", ['{"PhaseEncodingAxis": "i"}', "{}"])
+def test_another_axis_or_one_that_nobody_tells_is_never_tried(dataset, tmp_path, no_fsl, sidecar):
+    copy_run(dataset, "AP", "j-")
+    dataset.dwi(".json").write_text(sidecar)
+    for node in nodes_of(build(dataset, tmp_path), ".motion"):
+        assert node.inputs.opposite_images == []
+
+
+def test_what_is_known_to_be_opposite_comes_before_what_may_be(dataset, tmp_path, no_fsl):
+    copy_run(dataset, "AP", "j-")
+    copy_run(dataset, "PA", "j")
+    dataset.dwi(".json").write_text('{"PhaseEncodingAxis": "j"}')
+    nodes = {
+        Path(node.inputs.raw_image).name: node.inputs
+        for node in nodes_of(build(dataset, tmp_path), ".motion")
+    }
+    known = nodes["sub-01_dir-AP_dwi.nii.gz"]
+    assert [Path(p).name for p in known.opposite_images] == ["sub-01_dir-PA_dwi.nii.gz"]
+    assert known.opposite_certain == [True]
+    assert nodes["sub-01_dwi.nii.gz"].opposite_certain == [False, False]
 
 
 def test_our_own_model_corrects_where_there_is_no_fsl(dataset, tmp_path, no_fsl):

@@ -180,12 +180,39 @@ def estimate_field(
     with single_threaded():
         pair = _Pair(first, second, sizes_mm, axis, readout_ratio)
         pair.motion = np.eye(4) if start is None else start
-        lattice, u = None, None
-        for level in levels:
+        coarsest, *finer = levels
+        lattice, u = pair.refine(coarsest, None, None)
+        for level in finer:
             lattice, u = pair.refine(level, lattice, u)
-        assert lattice is not None
-        assert u is not None
         return pair.finish(_to_grid(u, lattice.spacing, pair.shape, sizes_mm))
+
+
+def correlate_aligned(
+    first: NDArray[Any],
+    second: NDArray[Any],
+    sizes_mm: NDArray[np.float64],
+    *,
+    start: NDArray[np.float64] | None = None,
+    levels: Sequence[FieldLevel] = LEVELS,
+) -> float:
+    """Return the correlation of two b0s over the head that differ by rigid motion alone.
+
+    Parameters
+    ----------
+    first, second : (X, Y, Z) array
+        On the same conformed grid.
+    sizes_mm : (3,) array
+    start : (4, 4) array, optional
+        First guess of the motion from the first image to the second, from their headers.
+    levels : sequence of FieldLevel
+        From coarse to fine; knots and stiffness do not matter.
+    """
+    with single_threaded():
+        pair = _Pair(first, second, sizes_mm, 0, 1.0)
+        pair.motion = np.eye(4) if start is None else start
+        for level in levels:
+            pair.align(level)
+        return pair.finish(torch.zeros(pair.shape)).correlation_after
 
 
 class _Pair:
@@ -221,6 +248,18 @@ class _Pair:
         for _ in range(level.iterations):
             knots = knots + self._step(lattice, basis, coefficients, knots, level.stiffness)
         return lattice, basis(knots)[0]
+
+    def align(self, level: FieldLevel) -> None:
+        """Improve the motion on one level, as if there were no field."""
+        lattice = Lattice(
+            self.shape, self.sizes, Level(level.voxel_mm, level.fwhm_mm, level.iterations)
+        )
+        coefficients = [lattice.sampler.coefficients(image) for image in self.images]
+        still = torch.zeros(lattice.shape)
+        first, _ = self.read(lattice, coefficients[0], still, second=False)
+        for _ in range(level.iterations):
+            second, seen = self.read(lattice, coefficients[1], still, second=True)
+            self._move(lattice, second, seen, first - second, range(6))
 
     def read(
         self, lattice: Lattice, coefficients: torch.Tensor, u: torch.Tensor, *, second: bool
@@ -264,18 +303,23 @@ class _Pair:
         # The motion explains what the new field leaves; from the same residual both would answer
         # for the same thing, and change places with every step.
         value, bend = basis(change)
-        self._move(lattice, right, seen, residual + by_value * value + by_slope * bend)
+        free = [i for i in range(6) if i != self.axis]
+        self._move(lattice, right, seen, residual + by_value * value + by_slope * bend, free)
         return change
 
     def _move(
-        self, lattice: Lattice, image: torch.Tensor, seen: torch.Tensor, residual: torch.Tensor
+        self,
+        lattice: Lattice,
+        image: torch.Tensor,
+        seen: torch.Tensor,
+        residual: torch.Tensor,
+        free: Sequence[int],
     ) -> None:
         slope = torch.stack([_derivative(image, i, lattice).ravel() for i in range(3)], dim=1)
         design = torch.cat([slope, torch.linalg.cross(seen / RADIUS_MM, slope)], dim=1).double()
-        free = [i for i in range(6) if i != self.axis]
         design = design[:, free]
         square = design.T @ design
-        ridge = 1e-6 * torch.diagonal(square).mean() * torch.eye(5, dtype=torch.float64)
+        ridge = 1e-6 * torch.diagonal(square).mean() * torch.eye(len(free), dtype=torch.float64)
         found = torch.linalg.solve(square + ridge, design.T @ residual.ravel().double())
         delta = np.zeros(6)
         delta[free] = found.numpy()

@@ -7,9 +7,8 @@ import unicodedata
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, name_people
 from bids_gevnet.learn.cohort.left_out import name_left_out
-from bids_gevnet.learn.cohort.tables import name_people
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

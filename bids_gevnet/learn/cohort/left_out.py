@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.sidecars import split_name
-from bids_gevnet.learn.cohort.tables import name_people
+from bids_gevnet.errors import name_people
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -17,9 +17,9 @@ from bids_gevnet.bids.participants import target_column
 from bids_gevnet.bids.selection import read_selection, require_labels
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, name_people
 from bids_gevnet.learn.cohort.class_checks import check_classes
-from bids_gevnet.learn.cohort.grids import Grid, common_grid, read_grid
+from bids_gevnet.learn.cohort.grids import Grid, common_grid, common_shells, read_grid
 from bids_gevnet.learn.cohort.left_out import (
     UNREADABLE,
     LeftOut,
@@ -36,8 +36,9 @@ from bids_gevnet.learn.cohort.scan_rows import (
     id_warnings,
     read_people,
     scan_name,
+    source_warnings,
 )
-from bids_gevnet.learn.cohort.tables import name_people, tsv_cell
+from bids_gevnet.learn.cohort.tables import tsv_cell
 from bids_gevnet.settings import SelectionSettings
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Cohort:
     shape : tuple of int
     affine : (4, 4) array
     nside : int
+    b_values : tuple of float
+        Of the shells, in s/mm²; empty for one shell whose b-value is not known or not shared.
     dataset : str
         Name of the dataset, to recognise its participants later.
     left_out : tuple of LeftOut
@@ -69,6 +72,7 @@ class Cohort:
     shape: tuple[int, int, int]
     affine: np.ndarray[Any, np.dtype[np.float64]]
     nside: int
+    b_values: tuple[float, ...] = ()
     dataset: str = ""
     left_out: tuple[LeftOut, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
@@ -77,6 +81,11 @@ class Cohort:
     def voxel_mm(self) -> float:
         """Edge of a voxel: the cube root of its volume."""
         return float(np.abs(np.linalg.det(self.affine[:3, :3])) ** (1 / 3))
+
+    @property
+    def shells(self) -> int:
+        """How many shells every scan has."""
+        return max(1, len(self.b_values))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -142,15 +151,22 @@ def read_cohort(
             left_out.append(LeftOut(participant=person, scan=scan_name(image), reason=reason))
     _require_scans(output_dir, rows, left_out)
     shape, affine, nside = common_grid(grids)
+    b_values, differing = common_shells(grids)
     cohort = Cohort(
         rows=tuple(sorted(rows, key=lambda row: row.scan)),
         target=column,
         shape=shape,
         affine=affine,
         nside=nside,
+        b_values=b_values,
         dataset=dataset_name(bids_dir),
         left_out=tuple(sorted(left_out, key=lambda entry: entry.scan)),
-        warnings=(*id_warnings(table), *facts.warnings),
+        warnings=(
+            *id_warnings(table),
+            *facts.warnings,
+            *([differing] if differing else []),
+            *source_warnings(rows),
+        ),
     )
     check_classes(cohort, folds)
     return cohort
@@ -175,6 +191,7 @@ def cohort_from_json(content: Mapping[str, Any]) -> Cohort:
         "rows": rows,
         "shape": (x, y, z),
         "affine": np.array(content["affine"]),
+        "b_values": tuple(content["b_values"]),
         "left_out": tuple(LeftOut(**entry) for entry in content["left_out"]),
         "warnings": tuple(content["warnings"]),
     }
@@ -191,14 +208,30 @@ def write_cohort(path: Path, cohort: Cohort, folds: Mapping[str, Mapping[str, in
     folds : mapping of task to mapping of participant to fold
         The fold a participant is tested in.
     """
-    columns = ["participant_id", "session_id", "scan", cohort.target, "site", "age", "sex"]
-    lines = [[*columns, "mean_framewise_displacement", *(f"fold_{task}" for task in folds)]]
-    for row in cohort.rows:
+    write_text(path, write_scan_table(cohort.rows, cohort.target, folds))
+
+
+def write_scan_table(
+    rows: Sequence[ScanRow], target: str, folds: Mapping[str, Mapping[str, int]] | None = None
+) -> str:
+    """Write scans as the text of a table, one row each.
+
+    Parameters
+    ----------
+    rows : sequence of ScanRow
+    target : str
+        Name of the column of labels.
+    folds : mapping of task to mapping of participant to fold, optional
+    """
+    tasks = folds or {}
+    columns = ["participant_id", "session_id", "scan", target, "site", "source", "age", "sex"]
+    lines = [[*columns, "mean_framewise_displacement", *(f"fold_{task}" for task in tasks)]]
+    for row in rows:
         cells: list[object] = [f"sub-{row.participant}", row.session and f"ses-{row.session}"]
-        cells += [row.scan, row.label, row.site, row.age, row.sex, row.motion]
-        cells += [folds[task].get(row.participant) for task in folds]
+        cells += [row.scan, row.label, row.site, row.source, row.age, row.sex, row.motion]
+        cells += [tasks[task].get(row.participant) for task in tasks]
         lines.append([tsv_cell(cell) for cell in cells])
-    write_text(path, "".join("\t".join(line) + "\n" for line in lines))
+    return "".join("\t".join(line) + "\n" for line in lines)
 
 
 def _choose_images(

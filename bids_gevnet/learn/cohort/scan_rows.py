@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from bids_gevnet.bids.derivatives import BRAIN_MASK, CONFOUNDS, SAMPLES
+from bids_gevnet.bids.derivatives import BRAIN_MASK, CONFOUNDS, FACTS, SAMPLES
 from bids_gevnet.bids.participants import read_participants, trim_cell
+from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.sidecars import read_metadata, split_name
-from bids_gevnet.errors import BidsGevnetError, InputError
-from bids_gevnet.learn.cohort.tables import check_table_size, name_people, read_sessions
+from bids_gevnet.errors import BidsGevnetError, InputError, name_people
+from bids_gevnet.facts import ScanFacts
+from bids_gevnet.learn.cohort.tables import check_table_size, read_sessions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     Value = float | str | None
+
+RAW = "raw"
+"""Source of scans that were corrected here, or not at all."""
 
 SAMPLES_ENDING = f"_{SAMPLES}"
 
@@ -46,6 +52,8 @@ class ScanRow:
         What harmonisation accounts for.
     image, mask : Path
         Spherical samples and brain mask in template space.
+    source : str
+        Pipeline that had preprocessed the scan, with its version; "raw" for none.
     """
 
     participant: str
@@ -59,6 +67,7 @@ class ScanRow:
     covariates: Mapping[str, Value]
     image: Path
     mask: Path
+    source: str = RAW
 
 
 class RowReader:
@@ -83,11 +92,11 @@ class RowReader:
         text = f"participants.tsv has no column {', '.join(absent)}"
         return (f"{text}: harmonisation does not account for it.", *trimmed)
 
-    def row(self, image: Path, target: str) -> ScanRow | None:
-        """Everything about one scan; None if it has no label."""
+    def row(self, image: Path, target: str, *, unlabelled: str | None = None) -> ScanRow | None:
+        """Everything about one scan; None if it has no label, and none is given for such."""
         entities, _ = split_name(image)
         subject, session = entities["sub"], entities.get("ses")
-        label = self._value(subject, session, target)
+        label = self._value(subject, session, target) or unlabelled
         if label is None:
             return None
         scan = scan_name(image)
@@ -110,6 +119,7 @@ class RowReader:
             covariates=values,
             image=image,
             mask=image.with_name(image.name.removesuffix(SAMPLES) + BRAIN_MASK),
+            source=scan_source(image.with_name(f"{scan}_{FACTS}")),
         )
 
     def _value(self, subject: str, session: str | None, column: str) -> str | None:
@@ -220,6 +230,29 @@ def mean_motion(path: Path) -> float | None:
         return None
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else None
+
+
+def source_warnings(rows: Sequence[ScanRow]) -> tuple[str, ...]:
+    """Say which classes come from which pipelines, where there is more than one."""
+    sources = sorted({row.source for row in rows})
+    if len(sources) < 2:
+        return ()
+    labels = sorted({row.label for row in rows})
+    numbers = Counter((row.source, row.label) for row in rows)
+    mixtures = [", ".join(f"{numbers[s, label]} {label}" for label in labels) for s in sources]
+    counts = "; ".join(f"{s}: {mixture}" for s, mixture in zip(sources, mixtures, strict=True))
+    return (
+        (
+            f"Scans come from {len(sources)} sources ({counts}). Pipelines differ in masks, "
+            "interpolation and correction: where the mixture of classes differs between them, the "
+            "source is a confound. Compare with what the source alone reaches."
+        ),
+    )
+
+
+def scan_source(path: Path) -> str:
+    """Pipeline that had preprocessed a scan, with its version, from the facts of the scan."""
+    return str(ScanFacts.read(read_json(path)).source) or RAW
 
 
 def _number(text: str | None) -> float | None:

@@ -2,9 +2,9 @@
 
 A folder per scan, named by the content it was made from:
 
-    <key>/samples.npy    (n_voxels, 6 nside^2) float16    S/b0 in the mask
+    <key>/samples.npy    (n_voxels, k 6 nside^2) float16  S/b0 in the mask, k shells in turn
     <key>/mask.npy       (X, Y, Z) bool
-    <key>/rish.npy       (X, Y, Z, n_degrees) float16     log of smoothed RISH, for harmonisation
+    <key>/rish.npy       (X, Y, Z, k n_degrees) float16   log of smoothed RISH, for harmonisation
     <key>/facts.json     written last: without it the folder is incomplete and made again
 
 S/b0 of 0.5 is kept to 2.4e-4, far below the noise of a scan. Nothing but the scan being converted
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.bids.samples import sample_volumes
 from bids_gevnet.bids.writing import replacing, write_json
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.harmonisation.features import fit_limits, log_rish_maps
@@ -57,7 +58,7 @@ class StoredScan:
 
     @property
     def samples(self) -> NDArray[np.float16]:
-        """S/b0 in the mask: (n_voxels, 6 nside^2) array."""
+        """S/b0 in the mask: (n_voxels, n_shells * 6 nside^2) array."""
         mapped: NDArray[np.float16] = np.load(self.folder / "samples.npy", mmap_mode="r")
         return mapped
 
@@ -69,9 +70,14 @@ class StoredScan:
 
     @property
     def log_rish(self) -> NDArray[np.float32]:
-        """Log of the smoothed RISH maps, NaN away from the brain: (X, Y, Z, n_degrees) array."""
+        """Log of smoothed RISH, NaN away from the brain: (X, Y, Z, n_shells * n_degrees) array."""
         maps: NDArray[np.float16] = np.load(self.folder / "rish.npy", mmap_mode="r")
         return maps.astype(np.float32)
+
+    @property
+    def shells(self) -> int:
+        """How many shells the scan has."""
+        return int(self.samples.shape[1]) // (6 * int(self.facts["nside"]) ** 2)
 
     @property
     def fingerprint(self) -> str:
@@ -108,7 +114,7 @@ def store_scan(store: Path, image: Path, mask: Path, *, nside: int, voxel_mm: fl
     ----------
     store : Path
     image : Path
-        (X, Y, Z, 6 nside^2) samples.
+        (X, Y, Z, n) volumes, of which n_shells * 6 nside^2 are samples.
     mask : Path
         (X, Y, Z) brain mask.
     nside : int
@@ -135,7 +141,7 @@ def write_scan(
     Parameters
     ----------
     folder : Path
-    samples : (n_voxels, 6 nside^2) array of float16
+    samples : (n_voxels, n_shells * 6 nside^2) array of float16
     brain : (X, Y, Z) bool array
     nside : int
     voxel_mm : float
@@ -157,17 +163,17 @@ def write_scan(
     write_json(folder / "facts.json", facts)
 
 
-def stored_bytes(brain: NDArray[np.bool_], *, nside: int) -> int:
+def stored_bytes(brain: NDArray[np.bool_], *, nside: int, shells: int = 1) -> int:
     """Bytes that the arrays of a scan take in the store.
 
     Parameters
     ----------
     brain : (X, Y, Z) bool array
-    nside : int
+    nside, shells : int
     """
     samples = 2 * int(brain.sum()) * 6 * nside**2
     maps = 2 * brain.size * len(fit_limits(nside)[1])
-    return samples + maps + brain.size
+    return shells * (samples + maps) + brain.size
 
 
 def to_half(samples: NDArray[np.floating[Any]]) -> NDArray[np.float16]:
@@ -185,7 +191,7 @@ def fingerprint(samples: NDArray[np.float16], mask: NDArray[np.bool_]) -> str:
 
 
 def mean_log_rish(samples: NDArray[np.floating[Any]], *, nside: int) -> list[float]:
-    """Log of the mean energy of each degree over the brain."""
+    """Log of the mean energy of each degree over the brain, shell after shell."""
     lmax, degrees = fit_limits(nside)
     energy = rish_features(samples, nside=nside, degrees=degrees, lmax=lmax)
     return [float(value) for value in np.log(np.maximum(energy.mean(axis=0), 1e-9))]
@@ -214,8 +220,9 @@ def _read(image: Path, mask: Path) -> tuple[NDArray[np.float16], NDArray[np.bool
     loaded = nib.load(image)
     stored = np.asanyarray(loaded.dataobj.get_unscaled())
     slope, intercept = loaded.dataobj.slope or 1.0, loaded.dataobj.inter or 0.0
-    samples = np.empty((int(brain.sum()), stored.shape[-1]), np.float16)
-    for number in range(stored.shape[-1]):
+    volumes = sample_volumes(image, stored.shape[-1])
+    samples = np.empty((int(brain.sum()), len(volumes)), np.float16)
+    for column, number in enumerate(volumes):
         volume = stored[..., number][brain].astype(np.float32) * slope + intercept
-        samples[:, number] = to_half(volume)
+        samples[:, column] = to_half(volume)
     return samples, brain

@@ -1,4 +1,4 @@
-"""Tables of text: sizes that are refused, cells that stay cells, people in a sentence."""
+"""Tables of text: sizes that are refused, and cells that stay cells."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from bids_gevnet.bids.participants import is_missing, trim_cell
 from bids_gevnet.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 MAX_ROWS = 100_000
 MAX_CELL = 10_000
 _MAX_BYTES = 256 * 1024**2
-_NAMED = 8  # people named in an error before "and n more"
 
 
 def tsv_cell(value: object) -> str:
@@ -25,13 +23,6 @@ def tsv_cell(value: object) -> str:
         return "n/a"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     return "".join(" " if char in "\t\r\n" else char for char in text)
-
-
-def name_people(names: Iterable[str]) -> str:
-    """List people, the first few by name."""
-    listed = sorted(set(names))
-    more = len(listed) - _NAMED
-    return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def check_table_size(path: Path) -> None:

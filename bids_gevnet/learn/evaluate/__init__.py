@@ -3,10 +3,12 @@
 Read in this order:
 
 - `collection`: gathers what every model said about the people it never saw;
-- `baselines`: what simpler models reach on the same folds;
+- `baselines`: what simpler models reach on the same folds; `voxel_maps` and `voxelwise` are those
+  on whole maps;
 - `predictions_table`: group_predictions.tsv, which every figure comes from;
 - `scoring`: the table into group_metrics.json, with `measures`, `curves`, `intervals`,
   `permutation` and `ablation`;
+- `headline`: what a task found, in a sentence, from the tests of `contest`;
 - `confound_warnings`: what a reader must know before believing a result;
 - `leakage_refit`, `saliency_maps`: computed while the scans are still in the store.
 """

@@ -1,11 +1,12 @@
-"""What simpler models reach on the same folds: site, motion, age and sex, mean RISH features.
+"""What simpler models reach on the same folds: site, motion, age and sex, mean RISH, whole maps.
 
 All are logistic regressions with weights that make classes equally important, as the network's
 samples do. Imputation, scaling and encoding are part of a scikit-learn pipeline that is fitted to
-the training scans of a fold, so nothing of the test scans gets in.
+the training scans of a fold, so nothing of the test scans gets in. Those on whole maps are in
+`voxelwise`.
 
 The RISH features of a scan are, over its brain, mean and standard deviation of the log energy of
-each degree and of the generalised anisotropy
+each degree and of the generalised anisotropy (of each shell, where there are several)
 
     GFA = sqrt(1 - RISH_0 / sum_l RISH_l),
 
@@ -51,6 +52,15 @@ class Baseline:
         Whether it knows nothing of the brain: the network should do better.
     numbers, words : tuples of str
         Columns it is fitted to; "rish" stands for all RISH features.
+    maps : str
+        Kind of map a voxelwise model is fitted to, of `voxel_maps.KINDS`; empty for other models.
+    combat : bool
+        Whether its maps are harmonised by ComBat and not as for the network.
+    instead : str
+        What a network may have learned instead of the groups, where a confound keeps up with it;
+        from the title if empty.
+    needs_several : bool
+        Whether it is left out where its words are the same for all scans.
     """
 
     title: str
@@ -58,6 +68,29 @@ class Baseline:
     confound: bool = True
     numbers: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    maps: str = ""
+    combat: bool = False
+    instead: str = ""
+    needs_several: bool = False
+
+    @property
+    def lesson(self) -> str:
+        """What a network may have learned instead of the groups."""
+        return self.instead or self.title.removesuffix(" alone").lower()
+
+
+_MAPS = {"fa": "FA", "md": "MD", "rish": "RISH"}
+
+
+def _voxelwise(kind: str, *, combat: bool) -> Baseline:
+    how = "harmonised by ComBat in the fold" if combat else "harmonised as for the network"
+    return Baseline(
+        title=f"Voxelwise {_MAPS[kind]}" + (", ComBat" if combat else ""),
+        about=f"Penalised logistic regression on maps of {_MAPS[kind]}, {how}.",
+        confound=False,
+        maps=kind,
+        combat=combat,
+    )
 
 
 BASELINES = {
@@ -65,17 +98,26 @@ BASELINES = {
         title="Site alone",
         about="Logistic regression on the site, one indicator for each.",
         words=("site",),
+        instead="the scanner",
     ),
     "motion": Baseline(
         title="Motion alone",
         about="Logistic regression on mean framewise displacement.",
         numbers=("motion",),
+        instead="head motion",
     ),
     "age_sex": Baseline(
         title="Age and sex alone",
         about="Logistic regression on age and sex.",
         numbers=("age",),
         words=("sex",),
+    ),
+    "source": Baseline(
+        title="Source alone",
+        about="Logistic regression on the pipeline that preprocessed the scan.",
+        words=("source",),
+        instead="the preprocessing pipeline",
+        needs_several=True,
     ),
     "rish": Baseline(
         title="Mean RISH features",
@@ -86,15 +128,24 @@ BASELINES = {
         confound=False,
         numbers=("rish",),
     ),
+    **{f"voxels_{kind}": _voxelwise(kind, combat=False) for kind in _MAPS},
+    **{f"voxels_{kind}_combat": _voxelwise(kind, combat=True) for kind in _MAPS},
 }
 """By their name in the column `model` of group_predictions.tsv."""
 
 
+def baselines_for(rows: Sequence[ScanRow]) -> dict[str, Baseline]:
+    """Return the baselines that can say something about a cohort."""
+    mixed = len({row.source for row in rows}) > 1
+    return {name: b for name, b in BASELINES.items() if mixed or not b.needs_several}
+
+
 def scan_table(rows: Sequence[ScanRow]) -> pd.DataFrame:
-    """Columns site, motion, age and sex of each scan; NaN or an empty word where missing."""
+    """Columns site, source, motion, age and sex of each scan; NaN or an empty word if missing."""
     return pd.DataFrame(
         {
             "site": [row.site for row in rows],
+            "source": [row.source for row in rows],
             "sex": [row.sex or "" for row in rows],
             "age": np.array([np.nan if row.age is None else row.age for row in rows], float),
             "motion": np.array(
@@ -117,33 +168,39 @@ def rish_table(
     gains : RishGains or None
     """
     features = [
-        rish_features_of(scan.log_rish, _log_gains(gains, site))
+        rish_features_of(scan.log_rish, _log_gains(gains, site), shells=scan.shells)
         for scan, site in zip(scans, sites, strict=True)
     ]
     return pd.DataFrame(features, columns=[f"rish{i}" for i in range(len(features[0]))])
 
 
-def rish_features_of(log_rish: NDArray[np.floating[Any]], log_gains: Floats | None) -> Floats:
+def rish_features_of(
+    log_rish: NDArray[np.floating[Any]], log_gains: Floats | None, *, shells: int = 1
+) -> Floats:
     """Mean and standard deviation of each degree's log energy and of GFA over the brain.
 
     Parameters
     ----------
-    log_rish : (X, Y, Z, n_degrees) array
+    log_rish : (X, Y, Z, n_shells * n_degrees) array
         NaN away from the brain.
-    log_gains : (X, Y, Z, n_degrees) array, optional
+    log_gains : (X, Y, Z, n_shells * n_degrees) array, optional
+    shells : int
 
     Returns
     -------
-    features : (2 n_degrees + 2,) array
+    features : (n_shells * (2 n_degrees + 2),) array
+        Shell after shell.
     """
     inside = np.isfinite(log_rish).all(axis=-1)
-    energy = log_rish[inside].astype(np.float64)  # (n_voxels, n_degrees)
+    energies = log_rish[inside].astype(np.float64)  # (n_voxels, n_shells * n_degrees)
     if log_gains is not None:
-        energy += 2 * log_gains[inside]
-    ratio = np.exp(energy[:, 0] - np.logaddexp.reduce(energy, axis=1))
-    columns = np.column_stack([energy, np.sqrt(np.maximum(1 - ratio, 0))])
-    features: Floats = np.concatenate([columns.mean(axis=0), columns.std(axis=0)])
-    return features
+        energies += 2 * log_gains[inside]
+    features = []
+    for energy in np.split(energies, shells, axis=1):
+        ratio = np.exp(energy[:, 0] - np.logaddexp.reduce(energy, axis=1))
+        columns = np.column_stack([energy, np.sqrt(np.maximum(1 - ratio, 0))])
+        features += [columns.mean(axis=0), columns.std(axis=0)]
+    return np.concatenate(features)
 
 
 def _log_gains(gains: RishGains | None, site: str) -> Floats | None:

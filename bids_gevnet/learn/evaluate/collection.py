@@ -19,12 +19,16 @@ from bids_gevnet.learn.cohort.members import Cohort, write_cohort
 from bids_gevnet.learn.cohort.store import StoredScan
 from bids_gevnet.learn.evaluate.baselines import (
     BASELINES,
+    baselines_for,
     fit_predict,
     read_gains,
     rish_table,
     scan_table,
 )
+from bids_gevnet.learn.evaluate.confound_warnings import Fact, merge_facts
 from bids_gevnet.learn.evaluate.predictions_table import TaskResult, calibrate, write_predictions
+from bids_gevnet.learn.evaluate.voxel_maps import read_voxel_maps
+from bids_gevnet.learn.evaluate.voxelwise import predict_from_maps
 from bids_gevnet.learn.models.files import read_card, write_card
 from bids_gevnet.learn.train.outputs import read_held_out
 from bids_gevnet.learn.train.progress import track
@@ -32,6 +36,9 @@ from bids_gevnet.learn.train.progress import track
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.layout import OutputLayout
     from bids_gevnet.learn.cohort.scan_rows import ScanRow
     from bids_gevnet.learn.cohort.tasks import Task
@@ -90,7 +97,7 @@ def collect_predictions(
     results: list[TaskResult] = []
     models: list[Path] = []
     training: list[dict[str, Any]] = []
-    warnings = [*study.cohort.warnings, *study.plan.warnings]
+    facts: list[Fact] = []
     for task in study.plan.tasks:
         for network in study.plan.networks:
             jobs = study.jobs_of(task, network)
@@ -103,7 +110,7 @@ def collect_predictions(
             write_card(final, dataclasses.replace(read_card(final), temperature=temperature))
             models.append(final)
             training.append(_training_facts(output.root, task, network, final))
-            warnings += _model_warnings(task, final, reference_site)
+            facts += _model_facts(task, final, reference_site)
         results += _baseline_results(
             study.cohort, task, study.jobs_of(task, study.plan.networks[0])
         )
@@ -118,7 +125,11 @@ def collect_predictions(
             for task, splits in study.plan.sites.items()
             for split in splits
         ],
-        "warnings": warnings,
+        "warnings": [
+            *study.cohort.warnings,
+            *study.plan.warnings,
+            *merge_facts(facts, len(study.plan.tasks)),
+        ],
     }
     return Collected(results=tuple(results), models=tuple(models), about=about)
 
@@ -135,12 +146,12 @@ def remove_stale_models(jobs: Sequence[TrainJob]) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _model_warnings(task: Task, final: Path, reference_site: str | None) -> Iterator[str]:
+def _model_facts(task: Task, final: Path, reference_site: str | None) -> Iterator[Fact]:
     for text in read_card(final).warnings:
-        yield f"{task.title}: {text}"
+        yield Fact(text, task.title)
     gains = read_gains(final)
     if reference_site != (gains.reference if gains is not None else None):
-        yield f"{task.title}: sites were brought to their mean, not to {reference_site}."
+        yield Fact(f"Sites were brought to their mean, not to {reference_site}.", task.title)
 
 
 def _training_facts(output_dir: Path, task: Task, network: str, final: Path) -> dict[str, Any]:
@@ -197,24 +208,48 @@ def _baseline_results(
     """Every baseline on the same folds and sites, fitted to the same training scans."""
     rows = {row.scan: row for row in cohort.rows}
     number = {row.scan: i for i, row in enumerate(cohort.rows)}
-    facts = scan_table(cohort.rows)
+    facts, baselines = scan_table(cohort.rows), baselines_for(cohort.rows)
     truth = np.array(
         [task.labels.index(r.label) if r.label in task.labels else -1 for r in cohort.rows]
     )
     for scheme, chosen in _by_scheme(jobs):
-        entries: dict[str, list[tuple[str, int | None, Any]]] = {name: [] for name in BASELINES}
-        for job in track(chosen, "Baselines", len(chosen)):
+        entries: dict[str, list[tuple[str, int | None, Any]]] = {}
+        for job in track(chosen, "Simple models", len(chosen)):
             training = [number[scan.scan] for scan in job.training]
             testing = [number[scan.scan] for scan in job.testing]
-            table = _add_rish(job, facts, [*training, *testing])
-            for name, baseline in BASELINES.items():
-                chances = fit_predict(baseline, table, truth, training, testing, len(task.labels))
-                scans = [scan.scan for scan in job.testing]
-                entries[name] += [
-                    (s, job.fold, p) for s, p in zip(scans, chances.tolist(), strict=True)
-                ]
+            gains = read_gains(Path(job.model_dir))
+            table = _add_rish(job, gains, facts, [*training, *testing])
+            scans = [scan.scan for scan in job.testing]
+            chances = {
+                name: fit_predict(baseline, table, truth, training, testing, len(task.labels))
+                for name, baseline in baselines.items()
+                if not baseline.maps
+            }
+            chances |= _voxelwise_chances(job, gains, combat=len(set(facts["site"])) > 1)
+            for name, values in chances.items():
+                entries.setdefault(name, []).extend(
+                    (s, job.fold, p) for s, p in zip(scans, values.tolist(), strict=True)
+                )
         for name, of_baseline in entries.items():
             yield _held_out(task, ("baseline", name, scheme), rows, sorted(of_baseline))
+
+
+def _voxelwise_chances(
+    job: TrainJob, gains: RishGains | None, *, combat: bool
+) -> dict[str, NDArray[np.float64]]:
+    """Probabilities by each voxelwise model; by ComBat only where there are several sites."""
+    maps = read_voxel_maps(job, gains)
+    return {
+        name: predict_from_maps(
+            (maps.raw if baseline.combat else maps.harmonised)[baseline.maps],
+            job.training,
+            job.testing,
+            labels=job.labels,
+            combat=baseline.combat,
+        )
+        for name, baseline in BASELINES.items()
+        if baseline.maps and (combat or not baseline.combat)
+    }
 
 
 def _held_out(
@@ -249,12 +284,16 @@ def _held_out(
     )
 
 
-def _add_rish(job: TrainJob, facts: pd.DataFrame, numbers: list[int]) -> pd.DataFrame:
+def _add_rish(
+    job: TrainJob, gains: RishGains | None, facts: pd.DataFrame, numbers: list[int]
+) -> pd.DataFrame:
     """Facts of all scans with RISH features of the job's, harmonised as in its model.
 
     Parameters
     ----------
     job : TrainJob
+    gains : RishGains or None
+        Of its model.
     facts : DataFrame
         One row per scan of the cohort.
     numbers : list of int
@@ -262,6 +301,5 @@ def _add_rish(job: TrainJob, facts: pd.DataFrame, numbers: list[int]) -> pd.Data
     """
     scans = [*job.training, *job.testing]
     stored = [StoredScan(Path(scan.folder)) for scan in scans]
-    gains = read_gains(Path(job.model_dir))
     features = rish_table(stored, [scan.site for scan in scans], gains)
     return facts.join(features.set_index(pd.Index(numbers)))

@@ -2,70 +2,122 @@
 
 Site, motion, age and sex know nothing of the brain. Where one of them alone does as well as the
 network, within the network's interval, or where the site alone is clearly better than chance, the
-network may have learnt that instead of the diagnosis.
+network may have learned that instead of the diagnosis. Whether a network is better than chance is
+said by the headline of its task.
+
+A fact is said once: what holds for several tasks names them, with the figures of each.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+from bids_gevnet.learn.evaluate.baselines import BASELINES
 
-_INSTEAD = {
-    "site": "the scanner",
-    "motion": "how much people moved",
-    "age_sex": "age and sex",
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+STRONG_ASSOCIATION = 0.3
+"""Cramér's V of site and diagnosis from which a reader is warned."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """Something true of one task: what, of which task, with which figures."""
+
+    text: str
+    task: str
+    figures: str = ""
+
+
+_ALONE = {
+    name: f"The {name} alone tells the groups apart: differences between groups may be "
+    f"differences between {origins}."
+    for name, origins in {"site": "scanners", "source": "pipelines"}.items()
 }
 
 
 def confound_warnings(content: Mapping[str, Any]) -> list[str]:
-    """Sentences about networks at chance and confounds that keep up with them.
+    """Sentences about confounds that keep up with the networks.
 
     Parameters
     ----------
     content : mapping
         From `bids_gevnet.learn.evaluate.scoring.evaluate_table`.
     """
-    return [text for task in content["tasks"] for text in _task_warnings(task)]
+    tasks = content["tasks"]
+    facts = [fact for task in tasks for fact in _task_facts(task)]
+    association = content.get("site_association")
+    first = []
+    said = any(fact.text == _ALONE["site"] for fact in facts)
+    if association is not None and association >= STRONG_ASSOCIATION and not said:
+        text = f"Site and diagnosis are associated (Cramér's V {association:.2f}): differences "
+        first = [text + "between diagnoses may be differences between scanners."]
+    return [*first, *merge_facts(facts, len(tasks))]
 
 
-def _task_warnings(task: Mapping[str, Any]) -> Iterator[str]:
-    scores = {
-        (model["kind"], model["model"]): (
-            model["title"],
-            model["schemes"]["folds"]["pooled"]["balanced_accuracy"],
-        )
+def merge_facts(facts: Iterable[Fact], tasks: int) -> list[str]:
+    """Say every fact once, with the tasks it holds for; all of a study's tasks need no names.
+
+    Examples
+    --------
+    >>> facts = [Fact("Site A is small.", "AD v. PD"), Fact("Site A is small.", "AD v. DLB")]
+    >>> merge_facts(facts, 3)
+    ['Site A is small. (AD v. PD; AD v. DLB)']
+    >>> merge_facts(facts, 2)
+    ['Site A is small.']
+    """
+    merged: dict[str, dict[str, str]] = {}
+    for fact in facts:
+        merged.setdefault(fact.text, {})[fact.task] = fact.figures
+    sentences = []
+    for text, where in merged.items():
+        named = [
+            f"{task}: {figures}" if figures and tasks > 1 else figures or task
+            for task, figures in where.items()
+        ]
+        everywhere = len(where) == tasks and not any(where.values())
+        sentences.append(text if everywhere else f"{text} ({'; '.join(named)})")
+    return sentences
+
+
+def _task_facts(task: Mapping[str, Any]) -> Iterator[Fact]:
+    scores = [
+        (model["kind"], model["model"], model["title"], _score(model))
         for model in task["models"]
         if "folds" in model["schemes"]
-    }
+    ]
     confounds = [
-        (name, *entry)
-        for (kind, name), entry in scores.items()
-        if kind == "baseline" and name in _INSTEAD and entry[1]["value"] is not None
+        (name, title, score)
+        for kind, name, title, score in scores
+        if kind == "baseline"
+        and name in BASELINES
+        and BASELINES[name].confound
+        and score["value"] is not None
     ]
     for name, _, score in confounds:
-        if name == "site" and score["low"] > task["chance"]:
-            yield (
-                f"{task['title']}: the site alone tells the groups apart (balanced accuracy "
-                f"{_say(score)}): differences between groups may be differences between scanners."
+        if name in _ALONE and score["low"] > task["chance"]:
+            yield Fact(
+                _ALONE[name],
+                task["title"],
+                f"balanced accuracy {_say(score)}",
             )
-    for (kind, _), (title, score) in scores.items():
-        if kind != "network" or score["value"] is None:
-            continue
-        if score["low"] <= task["chance"]:
-            yield (
-                f"{task['title']}: {title} is not clearly better than chance (balanced accuracy "
-                f"{_say(score)})."
-            )
+    for kind, _, title, score in scores:
+        if kind != "network" or score["value"] is None or score["low"] <= task["chance"]:
             continue
         for name, rival, other in confounds:
             if other["value"] >= score["low"]:
-                yield (
-                    f"{task['title']}: {rival.lower()} reaches {other['value']:.2f}, within or "
-                    f"above the interval of {title} ({_say(score)}): the network may have learnt "
-                    f"{_INSTEAD[name]} instead of the groups."
+                yield Fact(
+                    f"{rival} does as well as {title}, within its interval or above: the network "
+                    f"may have learned {BASELINES[name].lesson} instead of the groups.",
+                    task["title"],
+                    f"{other['value']:.2f} against {_say(score)}",
                 )
+
+
+def _score(model: Mapping[str, Any]) -> Any:
+    return model["schemes"]["folds"]["pooled"]["balanced_accuracy"]
 
 
 def _say(value: Mapping[str, Any]) -> str:

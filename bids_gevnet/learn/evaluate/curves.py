@@ -86,6 +86,27 @@ class HeldOut:
                 yield label, self.truth == k, self.probabilities[:, k]
 
 
+def constant_answer(held_out: HeldOut) -> str | None:
+    """Say so where a model gives everybody the same answer; None where it does not.
+
+    Examples
+    --------
+    >>> names = np.array(["a", "b"])
+    >>> same = HeldOut(labels=("AD", "PD"), truth=np.array([0, 1]), folds=np.array([1, 2]),
+    ...                probabilities=np.array([[0.4, 0.6], [0.3, 0.7]]), scans=names,
+    ...                people=names, sites=names)
+    >>> constant_answer(same)
+    'always answers PD'
+    """
+    answers = np.unique(held_out.predicted)
+    if len(answers) == 1 and len(held_out) > 1:
+        return f"always answers {held_out.labels[answers[0]]}"
+    folds = [held_out.predicted[held_out.folds == fold] for fold in np.unique(held_out.folds)]
+    if all(len(np.unique(fold)) == 1 for fold in folds) and any(len(fold) > 1 for fold in folds):
+        return "gives everybody in a fold the same answer"
+    return None
+
+
 def roc_curves(held_out: HeldOut) -> list[dict[str, Any]]:
     """ROC curves: each fold's, their mean with a band of one standard deviation, and pooled."""
     from sklearn.metrics import auc, roc_curve

@@ -1,14 +1,24 @@
-r"""Permutation test of held-out predictions.
+r"""Permutation tests of held-out predictions, of one model and of the best of several.
 
-Null hypothesis: within each site, a participant's label has nothing to do with what was
-predicted. Labels are exchanged among the participants of a site, all scans of a person together,
-and the statistic is computed again with the predictions as they are:
+Null hypothesis: within each site, a participant's label has nothing to do with what was predicted.
+Labels are exchanged among the participants of a site, all scans of a person together, and balanced
+accuracy T is computed again with the predictions as they are. Nothing is trained again. Because
+labels stay within their site, predictions that know the site and nothing else gain nothing.
 
-.. math:: p = \frac{1 + \#\{b : T_b \ge T\}}{1 + B}
+Predictions of a cross-validation are not independent: whoever is tested in one fold trains the
+others, so each pair of people counts twice, once in each direction, and the variance of T without
+any effect is up to twice that of the permutations. With mu and s the mean and standard deviation
+over B permutations, the test therefore compares
 
-which is valid for any B (Phipson and Smyth 2010). Nothing is trained again: it tests the held-out
-predictions of the models that were trained, not the whole procedure. Because labels stay within
-their site, predictions that know the site and nothing else gain nothing.
+.. math:: z_b = \frac{T_b - \mu}{s} \quad\text{with}\quad \frac{z}{\sqrt 2}, \qquad
+          p = \frac{1 + \#\{b : z_b \ge z / \sqrt 2\}}{1 + B}
+
+(the counting of Phipson and Smyth 2010, valid for any B). Without the root of two, about one in
+ten studies without an effect would find one in the best of four models; with it at most one in
+twenty does, which tests/learn/evaluate/test_permutation.py measures.
+
+Of several models, all see the same exchanged labels, and each z is compared with the largest z_b
+of all models (Westfall and Young 1993): p then allows for having chosen the best of them.
 """
 
 from __future__ import annotations
@@ -26,7 +36,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _BLOCK = 2**22  # labels held at once
-_TIE = 1e-12
+_TIE = 1e-9
+CROSS_VALIDATED = float(np.sqrt(2.0))
+"""What the distance from chance is divided by where everybody tested also trains others."""
 IMPOSSIBLE = (
     "within every site all participants have the same label, or there is only one: no exchange "
     "within a site changes anything, and nothing can be told beyond the site"
@@ -35,64 +47,199 @@ IMPOSSIBLE = (
 MISSING = "a class is missing"
 
 
+def p_text(p: float) -> str:
+    """Write a p-value, never as 0.
+
+    Examples
+    --------
+    >>> p_text(0.0005), p_text(0.0321), p_text(0.5)
+    ('p < 0.001', 'p = 0.032', 'p = 0.50')
+    """
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Correct p-values for how many there are (Holm 1979).
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty(len(p))
+    largest = 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[number]))
+        corrected[number] = largest
+    return [float(value) for value in corrected]
+
+
 def permutation_test(
     truth: Ints,
-    probabilities: Floats,
+    predicted: Ints,
     people: Sequence[str],
     sites: Sequence[str],
     *,
+    classes: int,
     count: int,
     seed: int,
+    root: float = CROSS_VALIDATED,
 ) -> dict[str, Any]:
-    """Test balanced accuracy and area under the ROC curve.
+    """Test the balanced accuracy of one model.
 
     Parameters
     ----------
-    truth : (n_scans,) array of int
-    probabilities : (n_scans, n_classes) array
+    truth, predicted : (n_scans,) arrays of int
     people, sites : sequences of str
         Of each scan.
+    classes : int
     count : int
         B, permutations.
     seed : int
+    root : float
+        The root of two for a cross-validation; 1 for a model that was trained on others.
 
     Returns
     -------
     result : dict
-        ``n``, ``possible``, ``reason`` and, for ``balanced_accuracy`` and ``roc_auc`` each,
-        ``observed``, ``p``, ``null_mean`` and ``null_sd``.
+        ``n``, ``possible``, ``reason`` and, for ``balanced_accuracy``, ``observed``, ``p``,
+        ``null_mean`` and ``null_sd``.
     """
-    strata = _strata(truth, people, sites)
-    possible = any(len({tuple(truth[unit]) for unit in units}) > 1 for units in strata)
-    names = ("balanced_accuracy", "roc_auc")
-    classes = probabilities.shape[1]
-    complete = len(np.unique(truth)) == classes
-    result: dict[str, Any] = {
+    test = JointTest(
+        truth, predicted[None], people, sites, classes=classes, count=count, seed=seed, root=root
+    )
+    figures = {"observed": None, "p": None, "null_mean": None, "null_sd": None}
+    if test.observed is not None:
+        figures["observed"] = test.observed[0]
+    if test.possible:
+        figures |= {"p": test.p[0], "null_mean": test.mean[0], "null_sd": test.sd[0]}
+    return {
         "n": count,
-        "possible": possible and complete,
-        "reason": None if possible and complete else IMPOSSIBLE if complete else MISSING,
+        "possible": test.possible,
+        "reason": test.reason,
+        "balanced_accuracy": {
+            name: None if value is None else float(value) for name, value in figures.items()
+        },
     }
-    empty = {"observed": None, "p": None, "null_mean": None, "null_sd": None}
-    if not complete:
-        return result | {name: dict(empty) for name in names}
-    observed = _statistics(truth[None], probabilities)
-    if not possible:
-        return result | {
-            name: empty | {"observed": float(value[0])}
-            for name, value in zip(names, observed, strict=True)
-        }
-    rng = np.random.default_rng(seed)
-    blocks = [_statistics(block, probabilities) for block in _draw(truth, strata, count, rng)]
-    for number, name in enumerate(names):
-        null = np.concatenate([block[number] for block in blocks])
-        value = float(observed[number][0])
-        result[name] = {
-            "observed": value,
-            "p": float((1 + (null >= value - _TIE).sum()) / (1 + count)),
-            "null_mean": float(null.mean()),
-            "null_sd": float(null.std()),
-        }
-    return result
+
+
+class JointTest:
+    """Test the balanced accuracies of several models on the same scans together.
+
+    Parameters
+    ----------
+    truth : (n_scans,) array of int
+    predicted : (n_models, n_scans) array of int
+    people, sites : sequences of str
+        Of each scan; one site for all exchanges labels among everybody.
+    classes, count, seed : int
+    root : float
+        What z is divided by: the root of two, or 1 for a test that would rather call too early.
+
+    Attributes
+    ----------
+    possible : bool
+    reason : str or None
+        Why it is not.
+    observed : (n_models,) array or None
+        None where a class is missing.
+    mean, sd, z : (n_models,) arrays
+        Under the null, and how far beyond it each model is; 0 for one that always says the same.
+    p : (n_models,) array
+        Corrected for the number of models.
+    needed : (n_models,) array
+        Balanced accuracy from which p would be below 0.05.
+    """
+
+    def __init__(
+        self,
+        truth: Ints,
+        predicted: Ints,
+        people: Sequence[str],
+        sites: Sequence[str],
+        *,
+        classes: int,
+        count: int,
+        seed: int,
+        root: float = CROSS_VALIDATED,
+    ) -> None:
+        strata = _strata(truth, people, sites)
+        varied = any(len({tuple(truth[unit]) for unit in units}) > 1 for units in strata)
+        complete = len(np.unique(truth)) == classes
+        self.possible = varied and complete
+        self.reason = None if self.possible else IMPOSSIBLE if complete else MISSING
+        self.observed: Floats | None = None
+        if complete:
+            self.observed = balanced_accuracies(truth[None], predicted, classes)[:, 0]
+        if not self.possible or self.observed is None:
+            return
+        rng = np.random.default_rng(seed)
+        blocks = [
+            balanced_accuracies(labels, predicted, classes)
+            for labels in _draw(truth, strata, count, rng)
+        ]
+        null = np.concatenate(blocks, axis=1)  # (n_models, count)
+        self.mean, self.sd = null.mean(axis=1), null.std(axis=1)
+        sure = self.sd > _TIE
+        spread = np.where(sure, self.sd, 1.0)
+        self.z: Floats = np.where(sure, (self.observed - self.mean) / spread, 0.0)
+        scores = np.where(sure[:, None], (null - self.mean[:, None]) / spread[:, None], 0.0)
+        largest = scores.max(axis=0)
+        # A model below its null is not helped by being drawn towards it.
+        drawn = np.where(self.z > 0, self.z / root, self.z)
+        beyond = (largest[None] >= drawn[:, None] - _TIE).sum(axis=1)
+        self.p: Floats = (1 + beyond) / (1 + count)
+        self.needed: Floats = self.mean + root * self.sd * float(np.quantile(largest, 0.95))
+
+
+def swap_test(
+    first: NDArray[np.bool_],
+    others: NDArray[np.bool_],
+    truth: Ints,
+    people: Sequence[str],
+    *,
+    count: int,
+    seed: int,
+) -> tuple[Floats, Floats]:
+    """Test whether a model differs from others in balanced accuracy, two-sided.
+
+    Null hypothesis: for every person it does not matter which of two models was right how often.
+    So the models are swapped for some people, all scans of a person together; the root of two is
+    that of cross-validation, as above.
+
+    Parameters
+    ----------
+    first : (n_scans,) array of bool
+        Whether the model was right.
+    others : (n_models, n_scans) array of bool
+        Whether the others were.
+    truth : (n_scans,) array of int
+    people : sequence of str
+    count, seed : int
+
+    Returns
+    -------
+    single, corrected : (n_models,) arrays
+        p for each of the others alone, and for the one that differs most, by the largest
+        difference in every draw.
+    """
+    _, unit = np.unique(np.asarray(people, dtype=str), return_inverse=True)
+    sizes = np.bincount(truth)
+    present = int((sizes > 0).sum())
+    gains = (first.astype(float) - others) / (present * sizes[truth])  # (n_models, n_scans)
+    by_person = np.stack([np.bincount(unit, weights=gain) for gain in gains])
+    spread = np.sqrt(np.square(by_person).sum(axis=1))
+    standard = by_person / np.where(spread > 0, spread, 1.0)[:, None]
+    z = np.abs(standard.sum(axis=1)) / CROSS_VALIDATED
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (count, by_person.shape[1]))
+    null = np.abs(signs @ standard.T)  # (count, n_models)
+    single: Floats = (1 + (null >= z - _TIE).sum(axis=0)) / (1 + count)
+    largest = null.max(axis=1)[:, None]
+    corrected: Floats = (1 + (largest >= z - _TIE).sum(axis=0)) / (1 + count)
+    return single, corrected
 
 
 def _strata(truth: Ints, people: Sequence[str], sites: Sequence[str]) -> list[list[Ints]]:
@@ -131,35 +278,22 @@ def _draw(
         yield labels
 
 
-def _statistics(labels: Ints, probabilities: Floats) -> tuple[Floats, Floats]:
-    """Balanced accuracy and area under the ROC curve for many labellings.
+def balanced_accuracies(labels: Ints, predicted: Ints, classes: int) -> Floats:
+    """Balanced accuracy of many models for many labellings: (n_models, n_labellings) array.
+
+    Thousands at once, which is why scikit-learn, which takes one at a time, is only the oracle of
+    the tests.
 
     Parameters
     ----------
-    labels : (n, n_scans) array of int
+    labels : (n_labellings, n_scans) array of int
         Each with all classes.
-    probabilities : (n_scans, n_classes) array
-
-    Returns
-    -------
-    balanced_accuracy, roc_auc : (n,) arrays
-        NaN-free; the area is the Mann-Whitney statistic of ranks, over classes the mean of one
-        against the others. Thousands of labellings at once, which is why scikit-learn, which
-        takes one at a time, is only the oracle of the tests.
+    predicted : (n_models, n_scans) array of int
+    classes : int
     """
-    from scipy.stats import rankdata
-
-    classes = probabilities.shape[1]
-    predicted = probabilities.argmax(axis=1)
-    recalls, areas = [], []
+    total: Floats = np.zeros((len(predicted), len(labels)))
     for k in range(classes):
-        is_class = labels == k  # (n, n_scans)
-        size = is_class.sum(axis=1)
-        recalls.append((is_class & (predicted == k)).sum(axis=1) / np.maximum(size, 1))
-        ranks = rankdata(probabilities[:, k])
-        others = labels.shape[1] - size
-        area = (is_class @ ranks - size * (size + 1) / 2) / np.maximum(size * others, 1)
-        areas.append(area)
-    if classes == 2:
-        areas = areas[1:]
-    return np.mean(recalls, axis=0), np.mean(areas, axis=0)
+        is_class = (labels == k).astype(np.float32)
+        hits = (predicted == k).astype(np.float32) @ is_class.T
+        total += hits / np.maximum(is_class.sum(axis=1), 1)
+    return total / classes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from bids_gevnet.learn.cohort.scan_rows import ScanRow
 
-_FIXED = (
+FIXED_COLUMNS = (
     "participant_id",
     "session_id",
     "scan",
@@ -110,7 +110,7 @@ def write_predictions(path: Path, results: Sequence[TaskResult]) -> None:
     Probabilities have all their digits: what is computed from the table is exact.
     """
     classes = sorted({label for result in results for label in result.labels})
-    lines = [[*_FIXED, *(tsv_cell(f"prob_{label}") for label in classes)]]
+    lines = [[*FIXED_COLUMNS, *(tsv_cell(f"prob_{label}") for label in classes)]]
     for result in results:
         origin = [result.task, result.kind, result.model, result.scheme]
         for row, fold, chances in zip(
@@ -123,6 +123,23 @@ def write_predictions(path: Path, results: Sequence[TaskResult]) -> None:
             cells += [row.site, row.age, row.sex, row.motion]
             cells += [known.get(label) for label in classes]
             lines.append([tsv_cell(cell) for cell in cells])
+    write_text(path, "".join("\t".join(line) + "\n" for line in lines))
+
+
+def write_headlines(path: Path, content: Mapping[str, Any]) -> None:
+    """Write group_headline.tsv: what every task found, as text.
+
+    Parameters
+    ----------
+    path : Path
+    content : mapping
+        Of group_metrics.json.
+    """
+    names = ("level", "sentence", "numbers", "best", "network", "network_adds", "confound")
+    lines = [["task", "title", *names]]
+    for task in content["tasks"]:
+        cells = [task["task"], task["title"], *(task["headline"][name] for name in names)]
+        lines.append([tsv_cell(cell) for cell in cells])
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))
 
 

@@ -2,7 +2,8 @@ r"""What held-out predictions rest on, averaged over scans: a map of the brain a
 
 For a held-out scan i, A_i is the gradient of the predicted class's margin (`nn.saliency`) of the
 network that was trained without it. With a_i(v) its root mean square over directions, s_i(d) over
-brain voxels, and <> the root mean square over the brain or over directions,
+brain voxels (both also over shells, where there are several), and <> the root mean square over
+the brain or over directions,
 
 .. math:: m(v) = \frac{1}{|\{i : v \in M_i\}|} \sum_{i : v \in M_i} \frac{a_i(v)}{<a_i>}, \qquad
           d(p) = \frac{1}{n} \sum_i \frac{s_i(p)}{<s_i>},
@@ -13,7 +14,8 @@ the root mean square of the brain. Voxels that fewer than half of the scans have
 Written once, when the models are trained and the scans at hand, beside the models:
 
     models/<task>[/<network>]/saliency.nii.gz    m, (X, Y, Z) float32
-    models/<task>[/<network>]/saliency.json      d, the scans, and how well the folds agree
+    models/<task>[/<network>]/saliency.json      d, the scans, how well the folds agree, and the
+                                                 mean share of each shell in the squares of A
 
 so that a report can be built later without network or scans. Cost is bounded: one forward and one
 backward pass for each of at most `MAX_SCANS` scans of a task, spread over folds and classes, and
@@ -142,18 +144,26 @@ def spread_scans(candidates: Sequence[tuple[int, int]], max_scans: int) -> list[
 class MeanMap:
     """Mean over scans that have a voxel, and of directions, all scans alike."""
 
-    def __init__(self, shape: Sequence[int], directions: int) -> None:
+    def __init__(self, shape: Sequence[int], directions: int, shells: int = 1) -> None:
         self.total: Floats = np.zeros(tuple(shape))
         self.count: Floats = np.zeros(tuple(shape))
         self.directions: Floats = np.zeros(directions)
+        self.shares: Floats = np.zeros(shells)
         self.scans = 0
 
-    def add(self, voxels: Floats, directions: Floats, mask: NDArray[np.bool_]) -> None:
-        """Add a scan: (X, Y, Z) map, (6 nside^2,) directions, (X, Y, Z) brain."""
+    def add(
+        self,
+        voxels: Floats,
+        directions: Floats,
+        mask: NDArray[np.bool_],
+        shares: Floats | float = 1.0,
+    ) -> None:
+        """Add a scan: (X, Y, Z) map, (6 nside^2,) directions, brain, (shells,) shares."""
         inside = voxels[mask]
         self.total[mask] += inside / max(float(np.sqrt(np.mean(inside**2))), _TINY)
         self.count += mask
         self.directions += directions / max(float(np.sqrt(np.mean(directions**2))), _TINY)
+        self.shares += shares
         self.scans += 1
 
     def brain(self) -> Floats:
@@ -164,6 +174,10 @@ class MeanMap:
     def sphere(self) -> Floats:
         """Return d of the module's docstring: (6 nside^2,) array."""
         return self.directions / max(self.scans, 1)
+
+    def shell_shares(self) -> Floats:
+        """Return the mean share of each shell: (shells,) array."""
+        return self.shares / max(self.scans, 1)
 
 
 def _write(
@@ -176,11 +190,11 @@ def _write(
     first = jobs[0]
     scans = [(job, index) for job in jobs for index in range(len(job.testing))]
     chosen = spread_scans([(job.fold or 0, job.testing[i].label) for job, i in scans], cap)
-    everything = MeanMap(first.shape, 6 * first.nside**2)
+    everything = MeanMap(first.shape, 6 * first.nside**2, first.shells)
     parts, entries = [], []
     for job in track(jobs, f"Saliency of {first.task}", len(jobs)):
         explained = [scans[c][1] for c in chosen if scans[c][0] is job]
-        part = MeanMap(first.shape, 6 * first.nside**2)
+        part = MeanMap(first.shape, 6 * first.nside**2, first.shells)
         entries += _add_fold(job, explained, (part, everything), device)
         if part.scans:
             parts.append(part)
@@ -196,6 +210,8 @@ def _write(
         "held_out_scans": len(scans),
         "scans": entries,
         "directions": everything.sphere().tolist(),
+        "b_values": list(first.b_values),
+        "shell_shares": everything.shell_shares().tolist(),
         "fold_agreement": agreement(parts),
     }
     image = everything.brain().astype(np.float32)
@@ -220,9 +236,16 @@ def _add_fold(
         volume, mask = (tensor[0].to(device) for tensor in reader.single(index))
         explanation = saliency(network, volume, mask)
         inside = mask.cpu().numpy()
-        voxels = explanation.voxels.double().cpu().numpy()
+        voxels, directions, shares = (
+            tensor.double().cpu().numpy()
+            for tensor in (
+                explanation.voxels,
+                explanation.over_shells(),
+                explanation.shell_shares(),
+            )
+        )
         for total in maps:
-            total.add(voxels, explanation.directions.double().cpu().numpy(), inside)
+            total.add(voxels, directions, inside, shares)
         entries.append(_entry(job, job.testing[index], explanation.target))
     return entries
 

@@ -17,23 +17,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bids_gevnet.harmonisation.association import cramers_v, cross_table
 from bids_gevnet.learn.evaluate.ablation import ablation_table
 from bids_gevnet.learn.evaluate.baselines import BASELINES
-from bids_gevnet.learn.evaluate.curves import HeldOut, pr_curves, reliability, roc_curves
-from bids_gevnet.learn.evaluate.intervals import (
-    CONFIDENCE,
-    NOTHING,
-    Resamples,
-    Value,
-    mover_mean,
-    paired_difference,
+from bids_gevnet.learn.evaluate.contest import Contender, compare_networks, difference, kind_of
+from bids_gevnet.learn.evaluate.curves import (
+    HeldOut,
+    constant_answer,
+    pr_curves,
+    reliability,
+    roc_curves,
 )
+from bids_gevnet.learn.evaluate.external_headline import EXTERNAL, external_headline
+from bids_gevnet.learn.evaluate.headline import Contest, correct_for_tasks, headline, run_contest
+from bids_gevnet.learn.evaluate.intervals import CONFIDENCE, Resamples, Value
 from bids_gevnet.learn.evaluate.measures import measure
-from bids_gevnet.learn.evaluate.permutation import permutation_test
+from bids_gevnet.learn.evaluate.permutation import CROSS_VALIDATED, permutation_test
 from bids_gevnet.nn.registry import networks, scan_networks
 
-FORMAT = "bids_gevnet group metrics 2"
-SCHEMES = ("folds", "leave-site-out")
+FORMAT = "bids_gevnet group metrics 3"
+SCHEMES = ("folds", "leave-site-out", EXTERNAL)
 METHODS = {
     "unit": "The unit of all intervals and tests is the participant: several scans of a person "
     "count as one person.",
@@ -48,8 +51,20 @@ METHODS = {
     "positive class (after Boyd, Eng and Page 2013).",
     "bootstrap": "Percentile bootstrap over participants, drawn within their class, seeded.",
     "permutation": "Labels exchanged among the participants of each site, predictions as they "
-    "are, nothing trained again: tests whether predictions and labels go together within sites. "
-    "p = (1 + permutations at least as good) / (1 + permutations).",
+    "are, nothing trained again: tests whether balanced accuracy is better than chance within "
+    "sites. Whoever is tested in one fold trains the others, which at most doubles the variance "
+    "without an effect; so the distance from the mean of the permutations is divided by the root "
+    "of two before it is compared with theirs, except for a finished model that was trained on "
+    "other people. p = (1 + permutations at least as far) / (1 + "
+    "permutations).",
+    "best_of_several": "The p-value of the summary allows for the number of models compared (the "
+    "largest of all models in each permutation, Westfall and Young 1993) and of tasks (Holm "
+    "1979). Confounds are tested among everybody and without the root of two: a warning too few "
+    "costs more than one too many. The figure to be expected of the best model is from choosing "
+    "it on a bootstrap sample of participants and testing it on the others (Tsamardinos 2018).",
+    "swap": "Two models are compared by swapping them for participants at random, with the same "
+    "root of two; over pairs of networks, p is corrected after Holm. The network adds to the "
+    "simple models if it is better than every one of them.",
     "roc_band": "Mean of the folds' ROC curves at 101 false positive rates, with one standard "
     "deviation over folds on either side.",
     "calibration": "Ten bins of equal width; the expected calibration error is the mean of "
@@ -109,10 +124,16 @@ def evaluate_table(
     """
     rows = read_predictions(table) if isinstance(table, Path) else table
     settings = _Settings(seed, resamples, permutations)
-    tasks = [
+    evaluated = [
         _evaluate_task(str(name), rows[rows["task"] == name], settings)
         for name in dict.fromkeys(rows["task"])
     ]
+    contests = correct_for_tasks([contest for _, contest in evaluated])
+    tasks = [
+        task | {"headline": external_headline(task) or headline(contest)}
+        for (task, _), contest in zip(evaluated, contests, strict=True)
+    ]
+    used = set(rows["model"])
     return {
         "format": FORMAT,
         "confidence": CONFIDENCE,
@@ -120,6 +141,7 @@ def evaluate_table(
         "resamples": resamples,
         "permutations": permutations,
         "methods": dict(METHODS),
+        "site_association": _association(rows),
         "baselines": [
             {
                 "model": name,
@@ -128,6 +150,7 @@ def evaluate_table(
                 "about": baseline.about,
             }
             for name, baseline in BASELINES.items()
+            if name in used
         ],
         "tasks": tasks,
         "ablation": ablation_table(tasks),
@@ -146,7 +169,15 @@ class _Settings:
         )
 
 
-def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[str, Any]:
+def _association(rows: pd.DataFrame) -> float | None:
+    """Cramér's V of site and label over all participants of the table, each counted once."""
+    people = rows.drop_duplicates(["participant_id", "site", "label"])
+    return cramers_v(cross_table(people["site"].tolist(), people["label"].tolist()))
+
+
+def _evaluate_task(
+    task: str, rows: pd.DataFrame, settings: _Settings
+) -> tuple[dict[str, Any], Contest]:
     columns = [name for name in rows.columns if name.startswith(_CHANCE)]
     labels = tuple(
         name.removeprefix(_CHANCE) for name in columns if bool(rows[name].notna().any())
@@ -166,7 +197,8 @@ def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[s
             }
         )
     everybody = rows.drop_duplicates("scan")
-    return {
+    contest = _contest(task, models, parts, settings)
+    content = {
         "task": task,
         "title": " v. ".join(labels),
         "labels": list(labels),
@@ -177,7 +209,49 @@ def _evaluate_task(task: str, rows: pd.DataFrame, settings: _Settings) -> dict[s
         "cohort": _count(everybody, labels),
         "models": models,
         "comparisons": _compare(parts),
+        "network_comparisons": compare_networks(
+            contest.networks, count=settings.permutations, seed=settings.seed
+        ),
     }
+    return content, contest
+
+
+def _contest(
+    task: str,
+    models: list[dict[str, Any]],
+    parts: dict[tuple[str, str], dict[str, HeldOut]],
+    settings: _Settings,
+) -> Contest:
+    """Let all models compete that were tested on the folds, on the same scans."""
+    contenders: list[Contender] = []
+    elsewhere: dict[str, Value] = {}
+    for entry in models:
+        schemes = parts[entry["kind"], entry["model"]]
+        if "leave-site-out" in schemes:
+            away = entry["schemes"]["leave-site-out"]["pooled"]["balanced_accuracy"]
+            elsewhere[entry["model"]] = away
+        held_out = schemes.get("folds")
+        if held_out is None or (
+            contenders and not np.array_equal(held_out.scans, contenders[0].held_out.scans)
+        ):
+            continue
+        contenders.append(
+            Contender(
+                kind=kind_of(entry["kind"], entry["model"]),
+                model=entry["model"],
+                title=entry["title"],
+                held_out=held_out,
+                value=entry["schemes"]["folds"]["pooled"]["balanced_accuracy"],
+            )
+        )
+    return run_contest(
+        task,
+        contenders,
+        elsewhere=elsewhere,
+        resamples=settings.resamples,
+        permutations=settings.permutations,
+        seed=settings.seed,
+    )
 
 
 def _network_title(model: str) -> str:
@@ -243,13 +317,16 @@ def evaluate(held_out: HeldOut, settings: _Settings, scheme: str) -> dict[str, A
         "roc": roc_curves(held_out),
         "pr": pr_curves(held_out),
         "calibration": reliability(held_out),
+        "constant": constant_answer(held_out),
         "permutation": permutation_test(
             held_out.truth,
-            held_out.probabilities,
+            held_out.predicted,
             list(held_out.people),
             list(held_out.sites),
+            classes=len(held_out.labels),
             count=settings.permutations,
             seed=settings.seed,
+            root=1.0 if scheme == EXTERNAL else CROSS_VALIDATED,
         ),
     }
 
@@ -290,20 +367,9 @@ def _compare(parts: dict[tuple[str, str], dict[str, HeldOut]]) -> list[dict[str,
                     "network": network,
                     "baseline": baseline,
                     "confound": baseline in BASELINES and BASELINES[baseline].confound,
-                    "balanced_accuracy_difference": _difference(held_out, rivals[scheme]),
+                    "balanced_accuracy_difference": difference(held_out, rivals[scheme]),
                 }
                 for scheme, held_out in schemes.items()
                 if scheme in rivals
             ]
     return comparisons
-
-
-def _difference(first: HeldOut, second: HeldOut) -> Value:
-    if not np.array_equal(first.scans, second.scans):
-        return NOTHING
-    differences = []
-    for k in range(len(first.labels)):
-        is_class = first.truth == k
-        right = (first.predicted[is_class] == k, second.predicted[is_class] == k)
-        differences.append(paired_difference(*right, first.participants(k)))
-    return mover_mean(differences, method="mover_paired")

@@ -4,6 +4,7 @@
     model.json          `ModelCard`
     harmonisation.npz   gains per site, if the model harmonises
     environment.txt     versions of what trained it
+    MODEL_CARD.md       the same for people, with its figures; final models only
 
 None of these can hold code. A folder from somebody else is checked before it is used: the card
 field by field, the network by its name among those installed, the weights by name and shape.
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
 
 WEIGHTS = "model.safetensors"
 GAINS = "harmonisation.npz"
+MODEL_CARD = "MODEL_CARD.md"
+CHANGED_TEXT = f"{MODEL_CARD} of the model is missing or was changed since it was written"
 _FORMAT = "bids_gevnet model 1"
 _MAX_CARD = 64 * 1024**2
 _MAX_WEIGHTS = 1024**3
+MAX_SHELLS = 64
+"""More than any scheme of shells has: a card with more is none of ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +86,9 @@ class ModelCard:
     app_version : str
     strides : tuple of 4 int
         Pooling of the kernel network's layers; models of earlier versions have the default.
+    b_values : tuple of float
+        Of the shells it takes, in s/mm²; empty for one shell whose b-value differed between the
+        training scans or was not written down.
     files : dict of str to str
         SHA-256 of the other files of the folder; models of earlier versions have none.
 
@@ -118,6 +126,7 @@ class ModelCard:
     digest: str
     app_version: str = __version__
     strides: tuple[int, ...] = DEFAULT_STRIDES
+    b_values: tuple[float, ...] = ()
     files: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -130,12 +139,20 @@ class ModelCard:
             and 0 < self.temperature < 1e6
             and len(self.strides) == len(DEFAULT_STRIDES)
             and all(1 <= stride <= 8 for stride in self.strides)
+            and len(self.b_values) <= MAX_SHELLS
+            and all(0 < b < 1e6 for b in self.b_values)
+            and list(self.b_values) == sorted(set(self.b_values))
             and len(self.rish_low) == len(self.rish_high)
-            and set(self.files) <= {WEIGHTS, GAINS}
+            and set(self.files) <= {WEIGHTS, GAINS, MODEL_CARD}
             and all(isinstance(text, str) for text in self.files.values())
         )
         if not sensible:
             raise ValueError("a model card with impossible values")
+
+    @property
+    def shells(self) -> int:
+        """How many shells the network takes."""
+        return max(1, len(self.b_values))
 
 
 class Model(NamedTuple):
@@ -182,14 +199,22 @@ def write_model(
 
 
 def damaged_files(folder: Path) -> list[str]:
-    """Name the files of a model folder that are missing or not what was written."""
+    """Name the files a model needs that are missing or not what was written."""
     card = read_card(folder)
     hashes = card.files or dict.fromkeys([WEIGHTS, *([GAINS] if card.harmonised else [])], "")
     return [
         name
         for name, expected in hashes.items()
-        if not (folder / name).is_file() or (expected and hash_file(folder / name) != expected)
+        if name != MODEL_CARD  # a changed text changes no prediction: see `has_changed_text`
+        and (not (folder / name).is_file() or (expected and hash_file(folder / name) != expected))
     ]
+
+
+def has_changed_text(folder: Path) -> bool:
+    """Whether the card for people is missing or not what was written; its figures may be wrong."""
+    expected = read_card(folder).files.get(MODEL_CARD)
+    path = folder / MODEL_CARD
+    return expected is not None and not (path.is_file() and hash_file(path) == expected)
 
 
 def write_card(folder: Path, card: ModelCard) -> None:
@@ -261,7 +286,9 @@ def load_model(folder: Path) -> Model:
     try:
         if path.stat().st_size > _MAX_WEIGHTS:
             raise ValueError(f"{path.stat().st_size} bytes of weights")  # noqa: TRY301
-        network = build_network(card.network, len(card.labels), card.nside, card.strides)
+        network = build_network(
+            card.network, len(card.labels), card.nside, card.strides, shells=card.shells
+        )
         network.load_state_dict(load_file(path))
     except (OSError, ValueError, RuntimeError, SafetensorError, BidsGevnetError) as error:
         raise InputError(
@@ -283,17 +310,25 @@ def load_harmonisation(folder: Path) -> tuple[ModelCard, RishGains | None]:
             remedy="copy the whole folder again, or train the model again",
         )
     gains = load_gains(folder / GAINS) if card.harmonised else None
-    if gains is not None and (tuple(gains.shape) != card.shape or gains.nside != card.nside):
+    if gains is not None and (
+        (tuple(gains.shape), gains.nside, gains.shells) != (card.shape, card.nside, card.shells)
+    ):
         raise InputError(
-            expected=f"a harmonisation on the model's grid, {card.shape}, nside {card.nside}",
-            found=f"{gains.shape}, nside {gains.nside}",
+            expected=f"a harmonisation of {card.shells} shell(s) on the model's grid, "
+            f"{card.shape}, nside {card.nside}",
+            found=f"{gains.shells} shell(s) on {gains.shape}, nside {gains.nside}",
             remedy="use the model folder as it was written",
         )
     return card, gains
 
 
 def build_network(
-    name: str, classes: int, nside: int, strides: Sequence[int] = DEFAULT_STRIDES
+    name: str,
+    classes: int,
+    nside: int,
+    strides: Sequence[int] = DEFAULT_STRIDES,
+    *,
+    shells: int = 1,
 ) -> ScanNetwork:
     """Build a network that classifies scans by its name.
 
@@ -304,11 +339,20 @@ def build_network(
     nside : int
     strides : sequence of 4 int
         Pooling of the kernel network's layers, if the network has one.
+    shells : int
+        Shells of the scans.
     """
     from bids_gevnet.nn.compound import ScanNetwork
 
     entry = find_network(name, classifies_scans=True)
-    network = entry.build(classes=classes, nside=nside, strides=tuple(strides))
+    several = {"shells": shells} if shells > 1 else {}
+    if several and not entry.takes("shells"):
+        raise InputError(
+            expected=f"scans with one shell for the network {name}",
+            found=f"{shells} shells",
+            remedy="choose one with --shell at the participant level, or another --network",
+        )
+    network = entry.build(classes=classes, nside=nside, strides=tuple(strides), **several)
     if not isinstance(network, ScanNetwork):
         raise InputError(
             expected=f"a bids_gevnet.nn.ScanNetwork from the builder of {name}",

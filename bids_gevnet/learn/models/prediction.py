@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from bids_gevnet.bids.derivatives import CONFOUNDS
+from bids_gevnet.bids.samples import sample_volumes
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.errors import InputError, ParticipantError
@@ -83,8 +84,8 @@ def predict(
     ----------
     model : Path or Model
         Folder with model.json, or what `load_model` read from it.
-    samples : (X, Y, Z, 6 nside^2) array
-        S/b0 at the distinct HEALPix points.
+    samples : (X, Y, Z, n_shells * 6 nside^2) array
+        S/b0 at the distinct HEALPix points, shell after shell in increasing order of b.
     mask : (X, Y, Z) bool array
         Brain.
     affine : (4, 4) array, optional
@@ -133,7 +134,7 @@ class HarmonisedScan:
 
     Attributes
     ----------
-    values : (n_voxels, 6 nside^2) array of float32
+    values : (n_voxels, n_shells * 6 nside^2) array of float32
         S/b0 in the order of ``mask.nonzero()``.
     scaled : bool
         Whether the model has gains for the scan's site, so that values were scaled.
@@ -180,7 +181,7 @@ def classify(
     ----------
     model : Path or Model
         Folder with model.json, or a model that was read from one.
-    values : (n_voxels, 6 nside^2) array
+    values : (n_voxels, n_shells * 6 nside^2) array
         As `harmonise_scan` returns them.
     mask : (X, Y, Z) bool array
         Brain.
@@ -225,9 +226,10 @@ def predict_scan(
     entities, _ = split_name(image)
     loaded = nib.load(image)
     confounds = image.with_name(f"{scan_name(image)}_{CONFOUNDS}")
+    samples = loaded.get_fdata(dtype=np.float32)
     return predict(
         model_dir,
-        loaded.get_fdata(dtype=np.float32),
+        samples[..., sample_volumes(image, samples.shape[-1])],
         np.asarray(nib.load(mask).dataobj) > 0,
         affine=loaded.affine,
         site=scan_site(bids_dir, entities, site_column),
@@ -240,7 +242,7 @@ def predict_scan(
 def out_of_range(
     card: ModelCard,
     *,
-    site: str,
+    site: str | None,
     motion: float | None,
     values: NDArray[np.float32],
 ) -> tuple[str, ...]:
@@ -249,14 +251,15 @@ def out_of_range(
     Parameters
     ----------
     card : ModelCard
-    site : str
+    site : str or None
+        None where sites are looked at elsewhere.
     motion : float or None
         Mean framewise displacement in mm.
-    values : (n_voxels, 6 nside^2) array
+    values : (n_voxels, n_shells * 6 nside^2) array
         Harmonised samples in the brain.
     """
     warnings = []
-    if site not in card.sites:
+    if site is not None and site not in card.sites:
         warnings.append(
             f"The site {site} is not among those the model was trained on: its scans could not be "
             "harmonised."
@@ -267,16 +270,23 @@ def out_of_range(
             f"trained on ({card.max_motion:.2f} mm)."
         )
     energies = mean_log_rish(values, nside=card.nside)
-    degrees = fit_limits(card.nside)[1]
-    for degree, energy, low, high in zip(
-        degrees, energies, card.rish_low, card.rish_high, strict=True
+    for name, energy, low, high in zip(
+        _energy_names(card), energies, card.rish_low, card.rish_high, strict=True
     ):
         if not low <= energy <= high:
             warnings.append(
-                f"The energy of degree {degree} of the signal ({np.exp(energy):.3g}) is outside "
+                f"The energy of {name} of the signal ({np.exp(energy):.3g}) is outside "
                 f"the range of the training scans ({np.exp(low):.3g} to {np.exp(high):.3g})."
             )
     return tuple(warnings)
+
+
+def _energy_names(card: ModelCard) -> list[str]:
+    """Name the energies of a scan: degree by degree, shell after shell."""
+    names = [f"degree {degree}" for degree in fit_limits(card.nside)[1]]
+    if card.shells == 1:
+        return names
+    return [f"{name} at b = {b:.0f}" for b in card.b_values for name in names]
 
 
 def write_prediction(path: Path, prediction: Prediction) -> None:
@@ -289,22 +299,53 @@ def write_prediction(path: Path, prediction: Prediction) -> None:
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))
 
 
+def check_planned_grid(
+    card: ModelCard, *, shape: tuple[int, ...], affine: NDArray[np.floating[Any]], nside: int
+) -> None:
+    """Refuse a model of another grid than scans are going to be put on.
+
+    Parameters
+    ----------
+    card : ModelCard
+    shape : tuple of int
+        Voxels of the planned grid.
+    affine : (4, 4) array
+        Voxel to template mm.
+    nside : int
+    """
+    if (shape, nside) == (card.shape, card.nside) and _same_place(card, affine):
+        return
+    mm, planned_mm = (float(np.abs(matrix[0][0])) for matrix in (card.affine, affine))
+    raise InputError(
+        expected=f"scans on the grid of the model, {'x'.join(map(str, card.shape))} voxels of "
+        f"{mm:g} mm at nside {card.nside}",
+        found=f"settings that give {'x'.join(map(str, shape))} voxels of {planned_mm:g} mm at "
+        f"nside {nside}" + ("" if shape != card.shape else ", or another place in the template"),
+        remedy="give the --template, --output-resolution, --crop-margin and --nside of the "
+        "model's training data, or another --model",
+    )
+
+
+def _same_place(card: ModelCard, affine: NDArray[np.floating[Any]]) -> bool:
+    difference = np.abs(np.asarray(affine) - np.asarray(card.affine)).max()
+    return bool(difference <= _GRID_TOLERANCE_MM)
+
+
 def _check_grid(
     card: ModelCard,
     samples: NDArray[np.floating[Any]],
     mask: NDArray[np.bool_],
     affine: NDArray[np.floating[Any]] | None,
 ) -> None:
-    expected = (*card.shape, 6 * card.nside**2)
-    moved = affine is not None and (
-        np.abs(np.asarray(affine) - np.asarray(card.affine)).max() > _GRID_TOLERANCE_MM
-    )
+    expected = (*card.shape, card.shells * 6 * card.nside**2)
+    moved = affine is not None and not _same_place(card, affine)
     if samples.shape != expected or mask.shape != card.shape or moved:
         raise InputError(
             expected=f"a scan on the model's grid, {expected}",
             found=f"samples {samples.shape} and mask {mask.shape}"
             + (", in another place" if moved else ""),
-            remedy="process the scan with the template, resolution and nside of the training data",
+            remedy="process the scan with the template, resolution, shells and nside of the "
+            "training data",
         )
     if not mask.any():
         raise ParticipantError(
@@ -312,12 +353,28 @@ def _check_grid(
         )
 
 
-def _refuse_training(card: ModelCard, participant: str, dataset: str, content: str) -> None:
+def seen_in_training(card: ModelCard, participant: str, dataset: str, content: str = "") -> bool:
+    """Whether somebody was in a model's training data, by name or by the content of the scan.
+
+    Parameters
+    ----------
+    card : ModelCard
+    participant : str
+        Label, with or without "sub-".
+    dataset : str
+        Name of the dataset; where either side does not know its own, the label alone decides.
+    content : str
+        Fingerprint of the scan, if it is known.
+    """
     label = participant.removeprefix("sub-")
     same_dataset = not card.dataset or not dataset or card.dataset == dataset
-    if content in card.fingerprints or (same_dataset and label in card.participants):
+    return content in card.fingerprints or (same_dataset and label in card.participants)
+
+
+def _refuse_training(card: ModelCard, participant: str, dataset: str, content: str) -> None:
+    if seen_in_training(card, participant, dataset, content):
         raise ParticipantError(
             expected="a participant the model has not seen",
-            found=f"sub-{label}, who was in its training data",
+            found=f"sub-{participant.removeprefix('sub-')}, who was in its training data",
             remedy="take the held-out result of group_predictions.tsv for this participant",
         )

@@ -70,16 +70,15 @@ class ScanReader:
         volume, mask = to_volume(*self.read(index))
         return volume[None], mask[None]
 
-    def random_volumes(self, seed: int) -> Iterator[Tensor]:
-        """Single directions of random scans, (X, Y, Z) tensors, without end."""
+    def random_volumes(self, seed: int, shells: int = 1) -> Iterator[Tensor]:
+        """Single directions of random scans without end: (X, Y, Z), or (shells, X, Y, Z)."""
         rng = np.random.default_rng(seed)
         while True:
             samples, mask = self.read(int(rng.integers(len(self.scans))))
-            volume = torch.zeros(mask.shape)
-            volume[torch.from_numpy(mask)] = torch.from_numpy(
-                samples[:, rng.integers(samples.shape[1])].copy()
-            )
-            yield volume
+            points = samples.shape[1] // shells
+            direction = samples[:, rng.integers(points) :: points]  # (n_voxels, shells)
+            volume, _ = to_volume(np.ascontiguousarray(direction), mask)
+            yield volume if shells > 1 else volume[0]
 
 
 def read_ahead(reader: ScanReader, plans: Iterable[Sequence[Mixture]]) -> Iterator[Batch]:

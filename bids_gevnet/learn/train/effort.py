@@ -75,17 +75,18 @@ def _scan_bytes(cohort: Cohort) -> int:
         brain = np.asarray(nib.load(cohort.rows[0].mask).dataobj) > 0
     except (OSError, EOFError, ValueError, zlib.error):
         brain = np.ones(cohort.shape, bool)  # an upper bound; reading the scan says what is wrong
-    return stored_bytes(brain, nside=cohort.nside)
+    return stored_bytes(brain, nside=cohort.nside, shells=cohort.shells)
 
 
 def _weight_bytes(network: str, classes: int, cohort: Cohort, settings: LearningSettings) -> int:
-    tensors = build_network(network, classes, cohort.nside, settings.strides).state_dict()
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    built = build_network(network, classes, cohort.nside, settings.strides, shells=cohort.shells)
+    return sum(tensor.numel() * tensor.element_size() for tensor in built.state_dict().values())
 
 
 def _gain_bytes(cohort: Cohort, model: PlannedModel, settings: LearningSettings) -> int:
-    """Gains of one model: float32 for every site, voxel and degree."""
+    """Gains of one model: float32 for every site, voxel, shell and degree."""
     if settings.harmonisation == "none":
         return 0
     sites = {cohort.rows[i].site for i in model.split.training}
-    return 4 * len(sites) * int(np.prod(cohort.shape)) * len(fit_limits(cohort.nside)[1])
+    features = cohort.shells * len(fit_limits(cohort.nside)[1])
+    return 4 * len(sites) * int(np.prod(cohort.shape)) * features

@@ -22,7 +22,7 @@ from bids_gevnet.settings import ExecutionSettings, LearningSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FORMAT = "bids_gevnet training jobs 2"
+_FORMAT = "bids_gevnet training jobs 4"
 _LEARNING = LearningSettings()
 
 
@@ -138,6 +138,8 @@ class TrainJob:
     labels : tuple of str
         Classes in the order of the network's outputs.
     nside : int
+    b_values : tuple of float
+        Of the shells, in s/mm²; empty for one shell whose b-value is not known or not shared.
     shape : tuple of int
         Voxels of the grid.
     voxel_mm : float
@@ -151,6 +153,11 @@ class TrainJob:
         Name of the dataset, to recognise its participants later.
     held_out_site : str or None
         The site that nobody in training was scanned at; then `fold` counts the sites.
+    init_dir, init_sha256 : str
+        Folder of the model whose weights training starts from, and their hash; empty for random
+        weights.
+    init_labels : tuple of str
+        Its classes: where they are the job's, its classifier is kept, too.
     """
 
     name: str
@@ -168,12 +175,26 @@ class TrainJob:
     work_dir: str
     dataset: str = ""
     held_out_site: str | None = None
+    b_values: tuple[float, ...] = ()
+    init_dir: str = ""
+    init_sha256: str = ""
+    init_labels: tuple[str, ...] = ()
+
+    @property
+    def keeps_classifier(self) -> bool:
+        """Whether training starts from the classifier of another model."""
+        return bool(self.init_dir) and self.init_labels == self.labels
+
+    @property
+    def shells(self) -> int:
+        """How many shells the network takes."""
+        return max(1, len(self.b_values))
 
     @property
     def digest(self) -> str:
         """Hash of all that decides the result."""
         content = dataclasses.asdict(self)
-        for place in ("model_dir", "work_dir", "name"):
+        for place in ("model_dir", "work_dir", "init_dir", "name"):
             del content[place]
         for scan in (*content["training"], *content["testing"]):
             # The folder is named by content; where the store lies does not matter.
@@ -216,6 +237,8 @@ def _job(entry: dict[str, Any]) -> TrainJob:
     fixed = {
         "labels": tuple(entry["labels"]),
         "shape": tuple(entry["shape"]),
+        "b_values": tuple(entry["b_values"]),
+        "init_labels": tuple(entry["init_labels"]),
         "affine": tuple(map(tuple, entry["affine"])),
     }
     return TrainJob(**(entry | fixed | scans | {"options": options}))

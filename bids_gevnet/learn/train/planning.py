@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.cohort.folds import make_folds
 from bids_gevnet.learn.cohort.site_splits import SiteSplit, plan_sites
 from bids_gevnet.learn.cohort.tasks import Task, choose_tasks, slug
-from bids_gevnet.learn.models.files import build_network
+from bids_gevnet.learn.models.files import WEIGHTS, build_network, read_card
 from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions
 from bids_gevnet.nn.registry import ALL, scan_networks
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from bids_gevnet.layout import OutputLayout, WorkLayout
     from bids_gevnet.learn.cohort.members import Cohort
+    from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.settings import LearningSettings
 
 
@@ -113,8 +115,11 @@ def plan_study(cohort: Cohort, settings: LearningSettings, *, seed: int) -> Stud
     check_reference(cohort, settings.reference_site)
     networks = scan_networks() if settings.network == ALL else (settings.network,)
     for name in networks:
-        build_network(name, 2, cohort.nside, settings.strides)  # a wrong name ends here
+        # A wrong name, or a network that does not take the cohort's shells, ends here.
+        build_network(name, 2, cohort.nside, settings.strides, shells=cohort.shells)
     tasks, warnings = choose_tasks(cohort.labels, settings.classes)
+    if settings.init_model is not None:
+        warnings = (*warnings, *_check_start(read_card(settings.init_model), settings, tasks))
     folds = {task.slug: _task_folds(cohort, task, settings.folds, seed) for task in tasks}
     sites = {
         task.slug: plan_sites(cohort.rows, task.labels, wanted=settings.leave_site_out)
@@ -153,6 +158,7 @@ def make_jobs(
     *,
     output: OutputLayout,
     work: WorkLayout,
+    init_model: Path | None = None,
 ) -> list[TrainJob]:
     """Write down each planned model as a job, in the order of the plan.
 
@@ -166,7 +172,14 @@ def make_jobs(
         Those of all models; the network comes from the plan.
     output : OutputLayout
     work : WorkLayout
+    init_model : Path, optional
+        Folder of the model whose weights training starts from.
     """
+    start: dict[str, Any] = {}
+    if init_model is not None:
+        start["init_dir"] = str(init_model)
+        start["init_sha256"] = hash_file(init_model / WEIGHTS)
+        start["init_labels"] = read_card(init_model).labels
 
     def scan(index: int, task: Task) -> JobScan:
         row = cohort.rows[index]
@@ -206,9 +219,30 @@ def make_jobs(
                 work_dir=str(work.jobs / model.folder),
                 dataset=cohort.dataset,
                 held_out_site=split.site,
+                b_values=cohort.b_values,
+                **start,
             )
         )
     return jobs
+
+
+def _check_start(
+    card: ModelCard, settings: LearningSettings, tasks: Sequence[Task]
+) -> Iterator[str]:
+    """Refuse a start from another network; say where its classifier is of no use."""
+    if (card.network, card.strides) != (settings.network, settings.strides):
+        strides = " ".join(map(str, card.strides))
+        raise InputError(
+            expected=f"the network of --init-model, {card.network} with strides {strides}",
+            found=f"{settings.network} with strides {' '.join(map(str, settings.strides))}",
+            remedy=f"give --network {card.network} --strides {strides}, or another --init-model",
+        )
+    others = [task.title for task in tasks if task.labels != card.labels]
+    if others:
+        yield (
+            f"The classifier of --init-model, of {' v. '.join(card.labels)}, was not used for "
+            f"{'; '.join(others)}: there it started anew."
+        )
 
 
 def check_reference(cohort: Cohort, reference: str | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
+import subprocess  # nosec B404
 import sys
 import threading
 from contextlib import contextmanager
@@ -94,7 +94,9 @@ def train(
     surroundings[PARENT] = str(os.getpid())
     # A session of its own: Ctrl-C reaches it once, passed on from here, and not from the terminal.
     with (
-        subprocess.Popen(command, env=surroundings, start_new_session=True) as child,
+        subprocess.Popen(  # nosec B603  # a list of arguments, no shell
+            command, env=surroundings, start_new_session=True
+        ) as child,
         _forwarding(child) as forwarded,
     ):
         code = child.wait()

@@ -22,11 +22,12 @@ import torch.nn.functional as F
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import replacing, write_json, write_text
+from bids_gevnet.errors import InputError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
-from bids_gevnet.learn.models.files import GAINS, build_network, load_model, write_model
+from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_model, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
 from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
 from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
@@ -78,7 +79,7 @@ def train_job(
         return
     gains = fit_harmonisation(job, processes)
     trainer = Trainer(job, gains, processes)
-    if not trainer.resume():
+    if not trainer.resume() and not job.keeps_classifier:
         trainer.standardise_head()
     progress.start(job, trainer.total_steps, trainer.steps_done)
     try:
@@ -144,6 +145,7 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
             reference=job.options.reference_site,
             nside=job.nside,
             degrees=fit_limits(job.nside)[1],
+            b_values=job.b_values,
         )
         with replacing(path) as part, part.open("wb") as stream:
             gains.save(stream)
@@ -180,14 +182,23 @@ class Trainer(TrainingLoop):
         self.compound = network
 
     def _start_network(self, processes: Processes) -> ScanNetwork:
-        """Weights from the seed; the kernel network's filters from training patches."""
+        """Weights from the seed, filters of the kernel network from training patches.
+
+        Or all of them from the model that the job starts from.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.options.seed)
             network = build_network(
-                self.options.network, len(self.job.labels), self.job.nside, self.options.strides
+                self.options.network,
+                len(self.job.labels),
+                self.job.nside,
+                self.options.strides,
+                shells=self.job.shells,
             )
-        if processes.first:  # others receive the weights of the first
-            volumes = self.reader.random_volumes(self.options.seed)
+        if self.job.init_dir:
+            continue_from_(network, self.job)
+        elif processes.first:  # others receive the weights of the first
+            volumes = self.reader.random_volumes(self.options.seed, self.job.shells)
             network.initialise_(volumes, seed=self.options.seed)
         share = -(-self.options.batch_size // processes.size)
         network.pieces = choose_pieces(self.job, network, self.reader, share)
@@ -279,12 +290,33 @@ class Trainer(TrainingLoop):
         return np.array([values for _, values in sorted(self.processes.gather(energies))])
 
 
+def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
+    """Give a network the weights of the model that a job starts from.
+
+    The classifier is kept where the classes are the same, and is as it was built elsewhere.
+    """
+    folder = Path(job.init_dir)
+    if hash_file(folder / WEIGHTS) != job.init_sha256:
+        raise InputError(
+            expected=f"the weights of --init-model in {folder} as they were when the study began",
+            found="others",
+            remedy="run the same command again; models are trained from the new weights",
+        )
+    weights = load_model(folder).network.state_dict()
+    kept = {
+        name: value
+        for name, value in weights.items()
+        if job.keeps_classifier or not name.startswith("head.")
+    }
+    network.load_state_dict(network.state_dict() | kept)
+
+
 def choose_pieces(job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int) -> Pieces:
     """Say how to cut up a process's share of a batch: as little as memory allows."""
     directions = share * 6 * job.nside**2
     brain = max(len(stored.samples) for stored in reader.stored)
     points = 2 * directions * -(-brain // network.stride**3)
-    voxels = directions * math.prod(job.shape)
+    voxels = job.shells * directions * math.prod(job.shape)
     return replace(
         network.pieces,
         keep_sphere=points <= _KEPT_POINTS,

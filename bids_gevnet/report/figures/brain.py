@@ -127,7 +127,8 @@ def outline(values: npt.NDArray[Any], level: float = 0.5) -> str:
     return "".join(pieces)
 
 
-def _label(axis: int, position_mm: float) -> str:
+def position_label(axis: int, position_mm: float) -> str:
+    """Name a slice by its place in the world."""
     return f"{'xyz'[axis]} = {position_mm:.0f} mm"
 
 
@@ -164,25 +165,15 @@ def draw_outlines(image: Volume, mask: Volume, *, counts: Mapping[int, int]) -> 
     box = bounding_box(mask, margin_mm=16.0)
     if box is None:
         return []
-    sampler, mask_sampler = Sampler(image), Sampler(mask, order=1)
-    top = window(image, mask)
-    slices = []
-    for axis, count in counts.items():
-        for position in slice_positions(box, axis, count):
-            grey = to_bytes(sampler.slice(box, axis, position), 0, top)
-            path = outline(mask_sampler.slice(box, axis, position))
-            height, width = grey.shape
-            slices.append(
-                Slice(
-                    _label(axis, position),
-                    AXES[axis],
-                    width,
-                    height,
-                    {"scan": to_png_uri(grey)},
-                    {"mask": path},
-                )
-            )
-    return slices
+    positions = [
+        (axis, position)
+        for axis, count in counts.items()
+        for position in slice_positions(box, axis, count)
+    ]
+    outlined = {"mask": Sampler(mask, order=1)}
+    return draw_layers(
+        {"scan": Sampler(image)}, {"scan": window(image, mask)}, outlined, box, positions
+    )
 
 
 def draw_overlay(
@@ -205,18 +196,49 @@ def draw_overlay(
     """
     samplers = {"scan": Sampler(scan), "template": Sampler(template, order=1)}
     tops = {"scan": window(scan, None), "template": window(template, template_mask)}
-    mask_sampler = Sampler(template_mask, order=1)
+    outlined = {"template": Sampler(template_mask, order=1)}
+    return draw_layers(samplers, tops, outlined, box, positions)
+
+
+def draw_layers(
+    samplers: Mapping[str, Sampler],
+    tops: Mapping[str, float],
+    outlined: Mapping[str, Sampler],
+    box: Box,
+    positions: Sequence[tuple[int, float]],
+) -> list[Slice]:
+    """Draw several images on the same pixels, with outlines.
+
+    Parameters
+    ----------
+    samplers : mapping of name to Sampler
+    tops : mapping of name to float
+        What is drawn white.
+    outlined : mapping of name to Sampler
+        Masks.
+    box : (low, high)
+        Part of the world to show.
+    positions : sequence of (axis, mm)
+    """
     slices = []
     for axis, position in positions:
         layers = {
             name: to_bytes(sampler.slice(box, axis, position), 0, tops[name])
             for name, sampler in samplers.items()
         }
-        height, width = layers["scan"].shape
-        path = outline(mask_sampler.slice(box, axis, position))
-        images = {name: to_png_uri(layer) for name, layer in layers.items()}
+        height, width = next(iter(layers.values())).shape
         slices.append(
-            Slice(_label(axis, position), AXES[axis], width, height, images, {"template": path})
+            Slice(
+                position_label(axis, position),
+                AXES[axis],
+                width,
+                height,
+                {name: to_png_uri(layer) for name, layer in layers.items()},
+                {
+                    name: outline(mask.slice(box, axis, position))
+                    for name, mask in outlined.items()
+                },
+            )
         )
     return slices
 
@@ -269,7 +291,7 @@ def draw_map(
         height, width = shades.shape
         slices.append(
             Slice(
-                _label(axis, position),
+                position_label(axis, position),
                 AXES[axis],
                 width,
                 height,

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup, escape
 
+from bids_gevnet.report.page import mark_as_html
+
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
 
@@ -111,7 +113,7 @@ def to_svg(drawing: Any, name: str, description: str) -> Markup:
         f'<svg class="chart" role="img" aria-label="{escape(description)}" '
         f"{view.group(0) if view else ''}>"
     )
-    return Markup(head + text[text.index(">") + 1 :])  # noqa: S704 - drawn here
+    return mark_as_html(head + text[text.index(">") + 1 :])
 
 
 def _rename_identifiers(svg: str, prefix: str) -> str:
@@ -130,7 +132,8 @@ def to_png_uri(values: npt.NDArray[np.uint8], colours: npt.NDArray[np.uint8] | N
 
     Parameters
     ----------
-    values : (height, width) array of uint8
+    values : (height, width) or (height, width, 3) array of uint8
+        Shades, numbers of colours, or red, green and blue.
     colours : (256, 3) array of uint8, optional
         What the values stand for (default: shades of grey).
     """
@@ -151,6 +154,11 @@ def colour_table(name: str) -> npt.NDArray[np.uint8]:
 
     table = mpl.colormaps[name](np.arange(256) / 255.0)
     return np.asarray(np.rint(255 * table[:, :3]), dtype=np.uint8)
+
+
+def colour_bar(name: str) -> str:
+    """Draw a matplotlib colour map as a bar of one pixel's height, as a data URI."""
+    return to_png_uri(np.arange(256, dtype=np.uint8)[None], colour_table(name))
 
 
 def to_bytes(values: npt.NDArray[Any], low: float, high: float) -> npt.NDArray[np.uint8]:

@@ -48,7 +48,8 @@ class MotionSummary:
     volumes_with_outliers: list[int]
 
 
-def _column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+def confound(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+    """Read a column of the table of confounds; all NaN where it is missing."""
     if name not in table:
         return np.full(len(table), np.nan)
     return pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64)
@@ -56,10 +57,10 @@ def _column(table: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
 
 def summarise_motion(table: pd.DataFrame) -> MotionSummary | None:
     """Summarise a table of confounds; nothing if it has no framewise displacement."""
-    steps = _column(table, "framewise_displacement")
+    steps = confound(table, "framewise_displacement")
     if not np.isfinite(steps).any():
         return None
-    outliers = np.nan_to_num(_column(table, "outlier_slices")).astype(int)
+    outliers = np.nan_to_num(confound(table, "outlier_slices")).astype(int)
     return MotionSummary(
         mean_mm=float(np.nanmean(steps)),
         largest_mm=float(np.nanmax(steps)),
@@ -81,7 +82,7 @@ def draw_motion(
             (axes[2], "rot", np.degrees(1.0), "Rotation (°)"),
         ):
             for axis, colour, dash in zip("xyz", PALETTE, ("-", "--", "-."), strict=False):
-                values = scale * _column(table, f"{stem}_{axis}")
+                values = scale * confound(table, f"{stem}_{axis}")
                 ax.plot(volumes, values, dash, color=colour, label=axis)
             ax.set_ylabel(unit)
             ax.legend(**_LEGEND)
@@ -92,8 +93,8 @@ def draw_motion(
 
 
 def _draw_steps(ax: Any, table: pd.DataFrame, b0_volumes: npt.NDArray[np.intp]) -> None:
-    steps = _column(table, "framewise_displacement")
-    outliers = np.nan_to_num(_column(table, "outlier_slices")) > 0
+    steps = confound(table, "framewise_displacement")
+    outliers = np.nan_to_num(confound(table, "outlier_slices")) > 0
     volumes = np.arange(len(table))
     top = max(1.15 * float(np.nanmax(steps, initial=0.0)), 1.15 * LARGE_DISPLACEMENT_MM)
     draw = ax.plot

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from bids_gevnet.report.figures.drawing import PALETTE, SOFT, colour_table, figure, to_svg
+from bids_gevnet.report.page import mark_as_html
 from bids_gevnet.sphere.resampling import (
     distinct_directions,
     expand,
@@ -112,7 +113,7 @@ def _draw(mark: Mark, seen: FloatArray, depth: float) -> Markup:
     else:
         corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in flat)
         text = f'<polygon {common} points="{corners}"/>'
-    return Markup(text)  # noqa: S704 - numbers and our own words
+    return mark_as_html(text)  # numbers and our own words
 
 
 def gradient_scene(
@@ -184,19 +185,34 @@ def voxel_signal(
     return VoxelSignal(directions, measured, back @ samples, samples, nside)
 
 
-def glyph_scene(signal: VoxelSignal) -> Scene:
-    """Draw the samples as a surface of radius S/b0, measurements as dots, residuals as lines."""
+GLYPH_COLOURS = "cividis"
+_LONGEST_RADIUS = 1.2
+
+
+def common_radius(signals: Sequence[VoxelSignal]) -> float:
+    """Return the S/b0 that reaches the rim in every glyph: the largest of all of them."""
+    largest = [max(s.samples.max(), s.measured.max(initial=0)) for s in signals]
+    return float(np.clip(max(largest, default=1.0), 1e-6, _LONGEST_RADIUS))
+
+
+def glyph_scene(signal: VoxelSignal, rim: float) -> Scene:
+    """Draw the samples as a surface of radius S/b0, measurements as dots, residuals as lines.
+
+    Parameters
+    ----------
+    signal : VoxelSignal
+    rim : float
+        The S/b0 that reaches the rim and the end of the colours.
+    """
     from scipy.spatial import ConvexHull
 
     sphere = healpix_points(signal.nside)
-    radii = np.clip(expand(signal.samples, signal.nside), 0, 1.2)
-    # The largest value reaches the rim; the number beside the picture says what it is.
-    scale = 1 / max(radii.max(), float(signal.measured.max(initial=0)), 1e-6)
-    colours = colour_table("cividis")
-    low, high = float(radii.min()), float(radii.max())
+    radii = np.clip(expand(signal.samples, signal.nside), 0, rim)
+    scale = 1 / rim
+    colours = colour_table(GLYPH_COLOURS)
     marks = []
     for face in ConvexHull(sphere).simplices:
-        share = (radii[face].mean() - low) / max(high - low, 1e-9)
+        share = radii[face].mean() / rim
         red, green, blue = colours[int(np.clip(255 * share, 0, 255))]
         corners = tuple(int(i) for i in face)
         marks.append(Mark(corners, "face", f"#{red:02x}{green:02x}{blue:02x}"))

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from bids_gevnet.report.alerts import LEVELS, Alert
 from bids_gevnet.report.group.cohort import Measure, SiteTable
 from bids_gevnet.report.group.leakage_audit import FAILED, Audit
-from bids_gevnet.report.group.results import TaskResult, verdict
 from bids_gevnet.report.group.study_files import StudyFiles
 
-_STRONG = 0.3
 _NAMED = 6
 
 
@@ -16,7 +14,6 @@ def collect_study_alerts(
     study: StudyFiles,
     sites: SiteTable,
     measures: Sequence[Measure],
-    results: Sequence[TaskResult],
     audits: Sequence[Audit],
 ) -> list[Alert]:
     """Gather all alerts, the gravest first, each once."""
@@ -24,9 +21,8 @@ def collect_study_alerts(
         _completeness(study),
         _audit(audits),
         _warnings(study),
-        _confounded(sites),
-        _verdicts(results),
-        _scans(study, measures),
+        _confounded(study, sites),
+        scan_alerts(study, measures),
     )
     alerts = dict.fromkeys(alert for source in sources for alert in source)
     return sorted(alerts, key=lambda alert: LEVELS.index(alert.level))
@@ -37,7 +33,7 @@ def _completeness(study: StudyFiles) -> Iterator[Alert]:
         ("group_cohort.tsv", bool(study.scans)),
         ("group_predictions.tsv", bool(study.predictions)),
         ("group_metrics.json", bool(study.metrics)),
-        ("models", bool(study.models)),
+        ("models", bool(study.models or study.external)),
     ):
         if not there:
             yield Alert("error", f"{name} is missing or cannot be read: run the group level.")
@@ -62,16 +58,9 @@ def _warnings(study: StudyFiles) -> Iterator[Alert]:
             yield Alert("warning", text)
 
 
-def _confounded(sites: SiteTable) -> Iterator[Alert]:
-    if sites.association is not None and sites.association >= _STRONG:
-        yield Alert(
-            "warning",
-            f"Site and diagnosis are associated (Cramér's V {sites.association:.2f}): what "
-            "distinguishes sites also distinguishes diagnoses. Compare with what site alone "
-            "reaches.",
-            "cohort",
-        )
-    if sites.alone:
+def _confounded(study: StudyFiles, sites: SiteTable) -> Iterator[Alert]:
+    said = any("cannot be separated" in alert.text for alert in _warnings(study))
+    if sites.alone and not said:
         yield Alert(
             "warning",
             f"Only one diagnosis at {_list(sites.alone)}: there, differences between scanners and "
@@ -80,14 +69,8 @@ def _confounded(sites: SiteTable) -> Iterator[Alert]:
         )
 
 
-def _verdicts(results: Sequence[TaskResult]) -> Iterator[Alert]:
-    for task in results:
-        level, text = verdict(task)
-        if level == "warning":
-            yield Alert("warning", f"{task.title}. {text}", "results")
-
-
-def _scans(study: StudyFiles, measures: Sequence[Measure]) -> Iterator[Alert]:
+def scan_alerts(study: StudyFiles, measures: Sequence[Measure]) -> Iterator[Alert]:
+    """Say which scans stand out by their own reports or among the others of their site."""
     for level in ("error", "warning"):
         people = [s.scan for s in study.scans if any(alert.level == level for alert in s.alerts)]
         if people:

@@ -57,7 +57,8 @@ def draw_roc(evaluation: Evaluation, *, name: str) -> Markup | None:
                 rates = as_numbers(fold.get("fpr")), as_numbers(fold.get("tpr"))
                 if len(rates[0]) == len(rates[1]):
                     ax.plot(*rates, color=SOFT, lw=0.7, alpha=0.6)
-            _band(ax, entry, colour, several=several)
+            # One fold, as of a finished model, is all scans: it has no mean beside them.
+            _band(ax, entry, colour, several=several or len(evaluation.folds) == 1)
             pooled = as_map(entry.get("pooled"))
             rates = as_numbers(pooled.get("fpr")), as_numbers(pooled.get("tpr"))
             if rates[0] and len(rates[0]) == len(rates[1]):
@@ -68,7 +69,8 @@ def draw_roc(evaluation: Evaluation, *, name: str) -> Markup | None:
         _square(ax, "False positive rate", "True positive rate")
         ax.legend(loc="lower right", **_LEGEND)
         area = evaluation.value("roc_auc").text
-        return to_svg(drawing, name, f"ROC curve of each fold and their mean; area {area}.")
+        whose = "each fold and their mean" if len(evaluation.folds) > 1 else "all scans"
+        return to_svg(drawing, name, f"ROC curve of {whose}; area {area}.")
 
 
 def _band(ax: Any, entry: Mapping[str, Any], colour: str, *, several: bool) -> None:

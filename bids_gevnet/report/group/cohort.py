@@ -3,11 +3,8 @@
 Cramér's V of site and diagnosis, corrected for the size of the sample (Bergsma 2013), is 0 where
 they have nothing to do with each other and 1 where one follows from the other.
 
-A scan is far from the others where its robust distance to its own site,
-
-    z = 0.6745 (x - median) / MAD,
-
-is above 3.5 in size (Iglewicz and Hoaglin 1993); a site needs six scans for that.
+A scan is far from the others where its robust distance (`report.measures`) to its own site is
+large; a site needs six scans for that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,15 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bids_gevnet.facts import CorrectionFacts, ScanFacts
+from bids_gevnet.facts import ScanFacts
 from bids_gevnet.harmonisation.association import cramers_v
 from bids_gevnet.report.group.study_files import CohortScan
+from bids_gevnet.report.measures import FACT_MEASURES, FAR, robust_distances
 
 Reader = Callable[[CohortScan], float | None]
 """Reads a measure of a scan; None where it is not known."""
 
-FAR = 3.5
-_ENOUGH_SCANS = 6
+ENOUGH_SCANS = 6
 
 
 @dataclass(frozen=True)
@@ -139,43 +136,10 @@ def _of_facts(read: Callable[[ScanFacts], float | None]) -> Reader:
     return lambda scan: None if scan.files is None else read(scan.files.facts)
 
 
-def _over_runs(
-    read: Callable[[CorrectionFacts], float | None], combine: Callable[[list[float]], float]
-) -> Reader:
-    """Read a measure from the correction of each run, and combine what is known."""
-
-    def measure(facts: ScanFacts) -> float | None:
-        values = [value for run in facts.correction if (value := read(run)) is not None]
-        return combine(values) if values else None
-
-    return _of_facts(measure)
-
-
 MEASURES: Sequence[tuple[str, str, str, str, Reader]] = (
     ("motion", "Framewise displacement", "mm", "mean of the volumes", lambda scan: scan.motion),
-    ("displacement", "Largest displacement", "mm", "from the reference volume",
-     _over_runs(lambda run: run.largest_displacement_mm, max)),
-    ("outliers", "Outlier slices", "", "replaced by the correction",
-     _over_runs(lambda run: run.outlier_slices, sum)),
-    ("snr", "Signal to noise", "", "of b0", _of_facts(lambda facts: facts.quality.snr_b0)),
-    ("cnr", "Contrast to noise", "", "directions over misfit",
-     _of_facts(lambda facts: facts.quality.cnr)),
-    ("misfit", "Tensor misfit", "", "fraction of b0, in white matter",
-     _of_facts(lambda facts: facts.quality.tensor_residual)),
-    ("neighbours", "Neighbour correlation", "", "of volumes with nearest directions",
-     _of_facts(lambda facts: facts.quality.neighbour_correlation)),
-    ("fa", "Mean FA", "", "of white matter",
-     _of_facts(lambda facts: facts.quality.mean_fa_white_matter)),
-    ("brain", "Brain volume", "ml", "of the mask", _of_facts(lambda facts: facts.mask.volume_ml)),
-    ("dice", "Overlap with template", "", "Dice of the brains",
-     _of_facts(lambda facts: facts.registration.dice)),
-    ("coverage", "Field of view", "", "share of the template's brain",
-     _of_facts(lambda facts: facts.registration.coverage)),
-    ("information", "Match with template", "", "normalised mutual information",
-     _of_facts(lambda facts: facts.registration.information)),
-    ("residual", "Sampling residual", "", "RMS of S/b0",
-     _of_facts(lambda facts: facts.sphere.residual_rms)),
-)  # fmt: skip
+    *((m.key, m.name, m.unit, m.hint, _of_facts(m.read)) for m in FACT_MEASURES),
+)
 """Key, name, unit, meaning and how to read each measure, in the order in which they are shown."""
 
 
@@ -199,10 +163,8 @@ def far_from_site(values: Sequence[float | None], sites: Sequence[str]) -> list[
     }
     for members in groups.values():
         known = np.array([values[i] for i in members], float)
-        if len(known) < _ENOUGH_SCANS:
+        if len(known) < ENOUGH_SCANS:
             continue
-        distance = np.abs(known - np.median(known))
-        spread = float(np.median(distance))
-        if spread > 0:
-            far += [i for i, d in zip(members, distance, strict=True) if 0.6745 * d / spread > FAR]
+        distances = robust_distances(known)
+        far += [i for i, d in zip(members, distances, strict=True) if d > FAR]
     return sorted(far)

@@ -13,6 +13,7 @@ one-way analysis of variance of log mean energy (Ezekiel; epsilon squared), 0 wh
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -54,24 +55,31 @@ class SiteEffect:
     degrees : tuple of int
     sites : list of str
         Of each scan.
-    before, after : (n_scans, n_degrees) array
-        Log mean energy over the brain.
+    before, after : (n_scans, n_shells * n_degrees) array
+        Log mean energy over the brain: all degrees of the first shell, then of the next.
+    shells : tuple of str
+        What distinguishes the shells, for people; one empty name where there is one shell.
     """
 
     degrees: tuple[int, ...]
     sites: list[str]
     before: Floats
     after: Floats
+    shells: tuple[str, ...] = ("",)
 
     @property
     def changed(self) -> bool:
         """Whether harmonisation changed anything."""
         return bool(np.abs(self.after - self.before).max(initial=0.0) > _NO_CHANGE)
 
-    def explained(self, which: str, degree: int) -> float | None:
+    def explained(self, which: str, degree: int, shell: int = 0) -> float | None:
         """Share of the differences that goes with the site."""
-        values = (self.before if which == "before" else self.after)[:, self.degrees.index(degree)]
-        return explained_by_site(values, self.sites)
+        values = self.before if which == "before" else self.after
+        return explained_by_site(values[:, self.column(degree, shell)], self.sites)
+
+    def column(self, degree: int, shell: int) -> int:
+        """Which column of the energies is of a degree and shell."""
+        return shell * len(self.degrees) + self.degrees.index(degree)
 
 
 def explained_by_site(values: Floats, sites: Sequence[str]) -> float | None:
@@ -92,7 +100,7 @@ class RishReader:
 
     def __init__(self, scans: Sequence[CohortScan]) -> None:
         self._scans = {scan.scan: scan for scan in scans}
-        self._maps: dict[str, tuple[tuple[int, ...], Floats] | None] = {}
+        self._maps: dict[tuple[str, tuple[int, ...], int], Floats | None] = {}
 
     def site(self, scan: str) -> str:
         """Site of a scan."""
@@ -101,26 +109,26 @@ class RishReader:
     def __contains__(self, scan: str) -> bool:
         return scan in self._scans
 
-    def read(self, scan: str, degrees: Sequence[int]) -> Floats | None:
-        """Energies (n_voxels, n_degrees) in the brain, zero outside; None if missing."""
-        if scan not in self._maps:
+    def read(self, scan: str, degrees: Sequence[int], shells: int = 1) -> Floats | None:
+        """Energies (n_voxels, n_shells * n_degrees), zero outside the brain; None if missing."""
+        key = (scan, tuple(degrees), shells)
+        if key not in self._maps:
             files = self._scans[scan].files
-            self._maps[scan] = None if files is None else _read_maps(files, degrees)
-        maps = self._maps[scan]
-        return None if maps is None or maps[0] != tuple(degrees) else maps[1]
+            self._maps[key] = None if files is None else _read_maps(files, degrees, shells)
+        return self._maps[key]
 
 
-def _read_maps(files: ScanFiles, degrees: Sequence[int]) -> tuple[tuple[int, ...], Floats] | None:
+def _read_maps(files: ScanFiles, degrees: Sequence[int], shells: int) -> Floats | None:
     mask = read_volume(files.standard(BRAIN_MASK))
     if mask is None:
         return None
     columns = []
-    for degree in degrees:
-        volume = read_volume(files.standard(rish_ending(degree)))
+    for shell, degree in product(range(shells), degrees):
+        volume = read_volume(files.standard(rish_ending(degree)), shell if shells > 1 else None)
         if volume is None or volume.data.shape != mask.data.shape:
             return None
         columns.append(thin_out(np.where(mask.data > 0.5, volume.data, 0.0)).ravel())
-    return tuple(degrees), np.stack(columns, axis=1)
+    return np.stack(columns, axis=1)
 
 
 def thin_out(grid: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
@@ -134,14 +142,15 @@ def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteE
     """Energies of every held-out scan of a task, before and after."""
     sites, before, after = [], [], []
     degrees: tuple[int, ...] = ()
+    shells: tuple[str, ...] = ("",)
     for model in folds:
         gains = model.gains
         if gains is None:
             return None
-        degrees = gains.degrees
-        thin = [thin_out(site).reshape(-1, len(degrees)) for site in gains.gains]
+        degrees, shells = gains.degrees, shell_names(gains)
+        thin = [thin_out(site).reshape(-1, site.shape[-1]) for site in gains.gains]
         for scan in model.held_out:
-            energy = reader.read(scan, degrees) if scan in reader else None
+            energy = reader.read(scan, degrees, gains.shells) if scan in reader else None
             if energy is None:
                 continue
             site = reader.site(scan)
@@ -153,7 +162,12 @@ def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteE
             after.append(_log_mean(energy * factor.astype(np.float64) ** 2))
     if not sites:
         return None
-    return SiteEffect(degrees, sites, np.array(before), np.array(after))
+    return SiteEffect(degrees, sites, np.array(before), np.array(after), shells)
+
+
+def shell_names(gains: RishGains) -> tuple[str, ...]:
+    """Names of the shells that tell them apart: nothing where there is one."""
+    return tuple(f"b = {b:.0f}" for b in gains.b_values) if gains.shells > 1 else ("",)
 
 
 def _log_mean(energy: Floats) -> Floats:
@@ -165,16 +179,18 @@ def draw_site_effect(effect: SiteEffect, *, name: str) -> Markup:
     """Draw the mean energy of every site and degree, before and after, as a difference in %."""
     sites = sorted(set(effect.sites))[:_MOST_SITES_CHARTED]
     site_of_scan = np.array(effect.sites)
-    height = 0.9 + 0.34 * len(sites)
-    with figure(6.8, max(height, 1.7), ncols=len(effect.degrees), sharey=True, squeeze=False) as (
+    rows, columns = len(effect.shells), len(effect.degrees)
+    height = rows * max(0.9 + 0.34 * len(sites), 1.7)
+    with figure(6.8, height, nrows=rows, ncols=columns, sharey=True, squeeze=False) as (
         drawing,
         axes,
     ):
-        for column, (ax, degree) in enumerate(zip(axes[0], effect.degrees, strict=True)):
-            centre = effect.before[:, column].mean()
-            _draw_degree(ax, effect, column, sites, site_of_scan, centre)
-            ax.set_title(f"Degree {degree}")
-            ax.set_xlabel("%")
+        for (shell, name_of_shell), degree in product(enumerate(effect.shells), effect.degrees):
+            column = effect.column(degree, shell)
+            ax = axes[shell][effect.degrees.index(degree)]
+            _draw_degree(ax, effect, column, sites, site_of_scan, effect.before[:, column].mean())
+            ax.set_title(f"Degree {degree}" + (f", {name_of_shell}" if name_of_shell else ""))
+            ax.set_xlabel("%" if shell == rows - 1 else "")
         axes[0][0].set_yticks(range(len(sites)), [plain_label(site, 16) for site in sites])
         axes[0][0].invert_yaxis()
         axes[0][0].legend(
@@ -215,10 +231,11 @@ def _draw_degree(
 
 def _describe(effect: SiteEffect) -> str:
     parts = []
-    for degree in effect.degrees:
-        before, after = (effect.explained(which, degree) for which in ("before", "after"))
+    for (shell, name), degree in product(enumerate(effect.shells), effect.degrees):
+        before, after = (effect.explained(which, degree, shell) for which in ("before", "after"))
         if before is not None and after is not None:
-            parts.append(f"degree {degree}: {before:.0%} before, {after:.0%} after")
+            where = f"degree {degree}" + (f", {name}" if name else "")
+            parts.append(f"{where}: {before:.0%} before, {after:.0%} after")
     told = "; ".join(parts) or "too few scans to say"
     return f"Mean energy of each degree by site. Explained by site: {told}."
 
@@ -249,30 +266,37 @@ def draw_gains(
     }
     most = sorted((s for s in departure if departure[s] > _NO_CHANGE), key=lambda s: -departure[s])
     maps = {
-        (site, degree): _percent(gains, site, degree)
+        (site, degree, name): _percent(gains, site, shell * len(gains.degrees) + column)
         for site in most[:_MOST_SITES_DRAWN]
+        for shell, name in enumerate(shell_names(gains))
         for degree in chosen
+        for column in [gains.degrees.index(degree)]
     }
     reach = max(
         (float(np.percentile(np.abs(percent[inside]), 98)) for percent in maps.values()), default=0
     )
     return [
-        _gain_map(site, degree, percent, mask, box, max(reach, _LEAST_REACH))
-        for (site, degree), percent in maps.items()
+        _gain_map((site, degree, name), percent, mask, box, max(reach, _LEAST_REACH))
+        for (site, degree, name), percent in maps.items()
     ]
 
 
-def _percent(gains: RishGains, site: str, degree: int) -> npt.NDArray[np.float32]:
-    gain = gains.gains[gains.sites.index(site), ..., gains.degrees.index(degree)]
+def _percent(gains: RishGains, site: str, column: int) -> npt.NDArray[np.float32]:
+    gain = gains.gains[gains.sites.index(site), ..., column]
     return np.asarray(100 * (gain - 1), np.float32)
 
 
 def _gain_map(
-    site: str, degree: int, percent: npt.NDArray[np.float32], mask: Volume, box: Box, reach: float
+    what: tuple[str, int, str],
+    percent: npt.NDArray[np.float32],
+    mask: Volume,
+    box: Box,
+    reach: float,
 ) -> GainMap:
+    site, degree, shell = what
     positions = [(a, mm) for a, mm in _POSITIONS if box[0][a] < mm < box[1][a]]
     picture = draw_map(
-        f"{site}, degree {degree}",
+        ", ".join(filter(None, (site, f"degree {degree}", shell))),
         Volume(percent, mask.affine),
         mask,
         box,
@@ -291,6 +315,19 @@ def group_mask(study: StudyFiles) -> Volume | None:
             if mask is not None and (mask.data > 0.5).any():
                 return mask
     return None
+
+
+def why_unchanged(models: Sequence[FoldModel]) -> str:
+    """Say why no signal was changed, as far as the models tell."""
+    if all(len(model.names("sites")) < 2 for model in models):
+        return "there was only one site"
+    texts = " ".join(text for model in models for text in model.names("warnings"))
+    reasons = []
+    if "cannot be separated" in texts:
+        reasons.append("site and diagnosis cannot be separated")
+    if "could be harmonised" in texts or "Too few" in texts:
+        reasons.append("there were too few people at the sites")
+    return " and ".join(reasons) or "the sites do not differ by more than their uncertainty"
 
 
 def harmonisation_warnings(models: Sequence[FoldModel]) -> Mapping[str, list[str]]:

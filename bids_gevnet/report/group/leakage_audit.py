@@ -17,6 +17,7 @@ import numpy as np
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.learn.evaluate.leakage_refit import REFIT
 from bids_gevnet.learn.models.calibration import fit_temperature, softmax
+from bids_gevnet.report.group.harmonisation import why_unchanged
 from bids_gevnet.report.group.study_files import FoldModel, Predictions, StudyFiles
 
 PASSED, FAILED, OPEN = "passed", "failed", "open"
@@ -62,13 +63,35 @@ def audit_group(study: StudyFiles) -> list[Audit]:
     """Check every task and network that has models."""
     people = {scan.scan: scan.participant.removeprefix("sub-") for scan in study.scans}
     predictions = {(p.task, p.network): p for p in study.predictions}
-    audits = []
+    audits = [_audit_external(study)] if study.external else []
     for key in dict.fromkeys((model.task, model.network) for model in study.models):
         folds = study.folds_of(*key)
         if folds:
             case = _Case(folds, study.final_of(*key), predictions.get(key), people)
             audits.append(Audit(*key, case.checks(), case.fold_rows()))
     return audits
+
+
+def _audit_external(study: StudyFiles) -> Audit:
+    """Compare the table of predictions with the card of the model that was validated."""
+    facts = study.external
+    question = "Nobody who was tested is in the training data of the model"
+    card = read_json(Path(str(facts.get("model", ""))) / "model.json")
+    trained = card.get("participants")
+    people = sorted({name for table in study.predictions for name in table.participants})
+    if not isinstance(trained, list) or card.get("digest") != facts.get("digest"):
+        check = Check(question, OPEN, "The model is not where it was, or is another one.")
+    elif card.get("dataset") not in ("", facts.get("dataset")):
+        check = Check(question, PASSED, "It was trained on another dataset, and on other scans.")
+    else:
+        both = {name for name in people if name.removeprefix("sub-") in trained}
+        check = Check(
+            question,
+            FAILED if both else PASSED,
+            f"In both: {_some(both)}." if both else f"By name, of {len(people)} participants.",
+        )
+    task = study.tasks[0] if study.tasks else ""
+    return Audit(task, str(facts.get("network", "")), [check], [])
 
 
 class _Case:
@@ -187,7 +210,7 @@ class _Case:
             f"{len(hashes)} files of gains, none like another, each with the sites of its "
             "training participants only."
             if len(set(hashes)) == len(hashes)
-            else "No fold changes any signal: there were too few people at each site."
+            else f"No fold changes any signal: {why_unchanged(self.folds)}."
         )
 
     def _unchanged(self) -> bool:

@@ -6,16 +6,19 @@ settings. What is not known leaves its sentence out.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from bids_gevnet.dwi.shells import name_shells
 from bids_gevnet.facts import ScanFacts
 from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
+from bids_gevnet.learn.models.files import read_card
 from bids_gevnet.nn.registry import ALL, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
 from bids_gevnet.report.group.study_files import StudyFiles
 from bids_gevnet.report.methods_text import Methods, describe_methods, with_references
 from bids_gevnet.report.networks import network_sentence
-from bids_gevnet.settings import Settings
+from bids_gevnet.settings import PAPER_TRAINING, Settings
 from bids_gevnet.versions import __version__
 
 
@@ -41,6 +44,8 @@ class GroupFacts:
     resamples: int | None = None
     permutations: int | None = None
     saliency: bool = False
+    b_values: tuple[float, ...] = ()
+    external: Mapping[str, Any] = field(default_factory=dict)
 
 
 def facts_of_run(study: StudyFiles) -> GroupFacts:
@@ -78,6 +83,10 @@ def facts_of_run(study: StudyFiles) -> GroupFacts:
         resamples=_count(metrics.get("resamples")),
         permutations=_count(metrics.get("permutations")),
         saliency=any((m.folder.parent / "saliency.json").is_file() for m in models),
+        b_values=tuple(b for b in as_list(cards[0].get("b_values")) if isinstance(b, float))
+        if cards
+        else (),
+        external=study.external,
     )
 
 
@@ -97,6 +106,8 @@ def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> 
 
     learning = settings.learning
     classes = tuple(sorted(set(labels)))
+    if learning.model is not None:
+        return _planned_validation(learning.model, labels, target)
     options = asdict(TrainOptions.from_settings(learning, settings.execution))
     return GroupFacts(
         participants=len(labels) or None,
@@ -109,10 +120,30 @@ def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> 
         harmonised=learning.harmonisation == "rish",
         reference_site=learning.reference_site,
         covariates=learning.covariates,
-        baselines=tuple(baseline.title for baseline in BASELINES.values()),
+        baselines=tuple(
+            baseline.title for baseline in BASELINES.values() if not baseline.needs_several
+        ),
         leave_site_out=learning.leave_site_out is True,
         intervals=frozenset(_INTERVALS),
         saliency=True,
+    )
+
+
+def _planned_validation(model: Path, labels: Sequence[str], target: str) -> GroupFacts:
+    """Gather the facts of a finished model that is going to be validated."""
+    card = read_card(model)
+    known = [label for label in labels if label in card.labels]
+    return GroupFacts(
+        participants=len(known) or None,
+        scans=len(known) or None,
+        labels=tuple(sorted(set(known))),
+        target=target,
+        intervals=frozenset(_INTERVALS),
+        external={
+            "network": card.network,
+            "training_participants": len(card.participants),
+            "trained_on": card.dataset,
+        },
     )
 
 
@@ -169,8 +200,28 @@ def _cohort(facts: GroupFacts) -> Iterable[str]:
             "everything else that is fitted was fitted to the training participants of each fold "
             "only."
         )
+    if facts.external:
+        yield (
+            f"A finished model ({facts.external.get('network')}, trained on "
+            f"{facts.external.get('training_participants')} participants of "
+            f"{facts.external.get('trained_on') or 'another dataset'}) was applied as it is: "
+            "nothing was fitted to these participants, and whoever was in its training data was "
+            "left out."
+        )
+        yield from _external_harmonisation(facts.external)
     if facts.leave_site_out:
         yield "In addition, models were trained without a site and tested on it."
+
+
+def _external_harmonisation(model: Mapping[str, Any]) -> Iterable[str]:
+    if model.get("harmonised") is True:
+        sites = ", ".join(map(str, as_list(model.get("harmonised_sites"))))
+        yield (
+            f"Scans of {sites} were harmonised with the gains of the model; others were taken as "
+            "they are."
+            if sites
+            else "The model's harmonisation knows none of the sites: scans were taken as they are."
+        )
 
 
 def _harmonisation(facts: GroupFacts) -> Iterable[str]:
@@ -189,6 +240,15 @@ def _harmonisation(facts: GroupFacts) -> Iterable[str]:
     )
 
 
+def _shells(facts: GroupFacts) -> Iterable[str]:
+    if len(facts.b_values) > 1:
+        apart = ", each harmonised with gains of its own" if facts.harmonised else ""
+        yield (
+            f"The shells ({name_shells(facts.b_values)}) were channels of the network's "
+            f"input{apart}."
+        )
+
+
 def _training(facts: GroupFacts) -> Iterable[str]:
     known = [name for name in facts.networks if network_sentence(name)]
     if len(known) == 1:
@@ -196,6 +256,7 @@ def _training(facts: GroupFacts) -> Iterable[str]:
     elif known:
         yield f"{len(known)} networks were compared: {', '.join(known)}."
         yield from (network_sentence(name).replace("The network", name, 1) for name in known)
+    yield from _shells(facts)
     options = facts.options
     if known and {"epochs", "samples_per_class"} <= set(options):
         subject = "It was" if len(known) == 1 else "Each was"
@@ -213,10 +274,33 @@ def _training(facts: GroupFacts) -> Iterable[str]:
                 f"{rate * last:g} and a weight decay of {options['weight_decay']:g}; random seed "
                 f"{options.get('seed', 'unknown')}."
             )
+        yield from _protocol(options)
+    if known and isinstance(options.get("init_model"), str):
+        yield (
+            "Training started from the weights of a trained model (SHA-256 "
+            f"{options['init_model'][:12]}); nobody it was trained on is in this study, and its "
+            "classifier was kept where the classes are the same."
+        )
     if known:
         yield (
             "Scores of a fold were turned into probabilities with a temperature [@temperature] "
             "fitted to the held-out scores of the other folds."
+        )
+
+
+def _protocol(options: Mapping[str, Any]) -> Iterable[str]:
+    """Say how the training differs from the paper's, and why."""
+    paper = {name: PAPER_TRAINING[name] for name in ("epochs", "learning_rate")}
+    if all(options.get(name) == value for name, value in paper.items()):
+        yield (
+            "Epochs and learning rate are those of the GEVNet paper [@gevnet], which gives "
+            "neither the batch size nor how fast the rate decays."
+        )
+    else:
+        yield (
+            f"The GEVNet paper [@gevnet] has {paper['epochs']} epochs and a learning rate of "
+            f"{paper['learning_rate']:g}; at that rate Adam moves a weight by less than a "
+            "hundredth in the whole training, which is too little for a study of this size."
         )
 
 
@@ -232,6 +316,7 @@ _INTERVALS = {
 
 def _evaluation(facts: GroupFacts) -> Iterable[str]:
     used = [text for name, text in _INTERVALS.items() if name in facts.intervals]
+    several = (facts.tasks or 1) > 1
     if used:
         yield (
             "Measures of held-out predictions were computed with scikit-learn [@sklearn]. "
@@ -241,12 +326,40 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
         yield (
             "Whether predictions and labels go together within sites was tested by exchanging "
             f"labels among the participants of a site {facts.permutations} times "
-            "[@permutation,neverzero]."
+            "[@permutation,neverzero]"
+            + (
+                "."
+                if facts.external
+                else ", with distances from chance divided by the root of two, because "
+                "cross-validation counts every pair of participants twice."
+            )
+        )
+    if facts.permutations and not facts.external:
+        yield (
+            "The p-value of the best model allows for the number of models by the maximum over "
+            "all of them in every permutation [@maxt]"
+            + (" and for the number of classifications after Holm [@holm]" if several else "")
+            + "; what it would reach in other participants was estimated by choosing it on "
+            "bootstrap samples and testing it on those not drawn [@bbc]. Two models were compared "
+            "by swapping them for participants at random."
         )
     if facts.baselines:
         yield (
             "On the same folds, logistic regressions show what is reached without the network: "
             f"{', '.join(name[:1].lower() + name[1:] for name in facts.baselines)}."
+        )
+    if any(name.startswith("Voxelwise") for name in facts.baselines):
+        yield (
+            "Voxelwise models are logistic regressions with a quadratic penalty on FA, MD (of a "
+            "tensor fitted to the spherical samples) and RISH maps, fitted in their dual form; a "
+            "participant's scans were averaged, voxels standardised and the penalty chosen by "
+            "cross-validation within the training participants of a fold."
+        )
+    if any("ComBat" in name for name in facts.baselines):
+        yield (
+            "ComBat [@combat,combatdti] was fitted to the training participants of a fold, with "
+            "diagnosis and covariates in its model, and applied to everybody by site alone; "
+            "people of a site without training participants were left as they are."
         )
     if facts.sites and facts.sites > 1 and len(facts.labels) > 1:
         yield (

@@ -1,6 +1,6 @@
 """Build group_report.html: cohort, quality, results, models and audit, from the files on disk."""
 
-import subprocess
+import subprocess  # nosec B404
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,8 +34,10 @@ from bids_gevnet.report.group.harmonisation import (
     group_mask,
     harmonisation_warnings,
     measure_site_effect,
+    why_unchanged,
 )
 from bids_gevnet.report.group.leakage_audit import audit_group
+from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.methods import describe_group, facts_of_run
 from bids_gevnet.report.group.mosaic import draw_mosaic
 from bids_gevnet.report.group.networks_compared import read_ablation
@@ -47,9 +49,9 @@ from bids_gevnet.report.group.quality_strips import (
     numbered_sites,
 )
 from bids_gevnet.report.group.results import (
+    ENOUGH_TO_CALIBRATE,
     TaskResult,
     read_results,
-    verdict,
 )
 from bids_gevnet.report.group.saliency import SaliencyView, read_saliency
 from bids_gevnet.report.group.study_files import StudyFiles, read_study
@@ -79,15 +81,16 @@ def build_group_report(output_dir: Path) -> Path:
     sites = count_sites(study.scans)
     measures = measure_scans(study.scans)
     audits = audit_group(study)
-    alerts = collect_study_alerts(study, sites, measures, results, audits)
+    alerts = collect_study_alerts(study, sites, measures, audits)
     style = class_style(study.labels)
-    template = _template(study)
+    template = study_template(study)
     page = render_page(
         "group.html.j2",
         {
             "title": "Group report",
             "study": study,
             "alerts": alerts,
+            "rating": False,
             "counts": {level: sum(f.level == level for f in alerts) for level in LEVELS},
             "classes": describe_classes(study.scans),
             "left_out": describe_left_out(study.metrics),
@@ -98,8 +101,10 @@ def build_group_report(output_dir: Path) -> Path:
             "strips": draw_strips(study.scans, measures),
             "people": describe_people(study, measures, results),
             "mosaic": None if template is None else draw_mosaic(study.scans, template[1]),
+            "mean_maps": draw_mean_maps(study.scans),
             "harmonisation": _harmonisation(study),
             "results": [_describe_task(task) for task in results],
+            "enough_to_calibrate": ENOUGH_TO_CALIBRATE,
             "interval_notes": _sentences(study.metrics.get("methods")),
             "ablation": read_ablation(study.metrics),
             "saliency": _saliency(study, template),
@@ -128,7 +133,7 @@ def write_group_methods(output_dir: Path) -> Path:
     return path
 
 
-def _template(study: StudyFiles) -> tuple[Volume, Volume] | None:
+def study_template(study: StudyFiles) -> tuple[Volume, Volume] | None:
     """Read the template and its brain, of the first scan that is there."""
     settings = _settings(study.output_dir, "settings.toml").get("preprocessing", {})
     for scan in study.scans:
@@ -148,8 +153,6 @@ class TaskSection:
     """A task with its charts."""
 
     task: TaskResult
-    level: str
-    verdict: str
     roc: Markup | None
     pr: Markup | None
     calibration: Markup | None
@@ -157,16 +160,14 @@ class TaskSection:
 
 def _describe_task(task: TaskResult) -> TaskSection:
     evaluation = task.main.folds if task.main else None
-    level, text = verdict(task)
     if evaluation is None:
-        return TaskSection(task, level, text, None, None, None)
+        return TaskSection(task, None, None, None)
+    calibrated = evaluation.shows_calibration
     return TaskSection(
         task,
-        level,
-        text,
         draw_roc(evaluation, name=f"{task.key}-roc"),
         draw_pr(evaluation, name=f"{task.key}-pr"),
-        draw_calibration(evaluation, name=f"{task.key}-calibration"),
+        draw_calibration(evaluation, name=f"{task.key}-calibration") if calibrated else None,
     )
 
 
@@ -180,6 +181,7 @@ class HarmonisationSection:
     chart: Markup | None
     gains: list[GainMap]
     warnings: Mapping[str, list[str]]
+    unchanged: str
 
 
 def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
@@ -203,6 +205,7 @@ def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
                 draw_site_effect(effect, name=f"h{number}") if effect and drawn else None,
                 draw_gains(final, mask) if final and mask else [],
                 harmonisation_warnings(models),
+                why_unchanged(folds),
             )
         )
     return sections
@@ -264,7 +267,9 @@ def source_commit() -> str | None:
         return None
     command = ["git", "-C", str(source), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(  # nosec B603  # a list of arguments, no shell
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() or None

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup, escape
 
-from bids_gevnet.report.figures.drawing import PALETTE
-from bids_gevnet.report.group.cohort import Measure
+from bids_gevnet.report.figures.drawing import PALETTE, plain_label
+from bids_gevnet.report.group.cohort import ENOUGH_SCANS, Measure
 from bids_gevnet.report.group.study_files import CohortScan
+from bids_gevnet.report.measures import usual_range
 
 NARROW, WIDE, HEIGHT = 300, 620, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 6, 8, 20
 _MOST_NAMED = 6
+_LONGEST_NAME = 18
 _CROWDED = ((200, 0.7), (80, 0.85), (0, 1.0))
 """Scans from which dots are smaller, and how much."""
 
@@ -65,9 +67,13 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
     width = NARROW if len(sites) <= _MOST_NAMED else WIDE
     column = (width - _LEFT - _RIGHT) / len(sites)
     size = next(size for count, size in _CROWDED if len(known) >= count)
-    parts = [_axes(ticks, low, span, sites, column)]
+    parts = [
+        _axes(ticks, low, span, sites, column),
+        *_usual_bands(scans, measure, sites, low, span, column),
+    ]
     seen: dict[tuple[str, int], int] = {}
-    for scan, value in zip(scans, measure.values, strict=True):
+    names = []
+    for number, (scan, value) in enumerate(zip(scans, measure.values, strict=True)):
         if value is None:
             continue
         y = _height(value, low, span)
@@ -84,12 +90,58 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
             )
             + Markup('style="--mark:{}" data-v="{}"/>').format(colour, f"{value:.4g}")
         )
+        if number in measure.far:
+            names.append(_name_far(scan, x, y, width))
+    parts += names  # above the dots
     summary = _summary(measure, known)
     head = Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
         width, HEIGHT, summary
     )
     svg = head + Markup("").join(parts) + Markup("</svg>")
     return StripPlot(measure, svg, summary, width == WIDE)
+
+
+def _usual_bands(
+    scans: Sequence[CohortScan],
+    measure: Measure,
+    sites: Sequence[str],
+    low: float,
+    span: float,
+    column: float,
+) -> list[Markup]:
+    """Draw the middle 90 % of each site that has enough scans."""
+    bands = []
+    for number, site in enumerate(sites):
+        values = [v for s, v in zip(scans, measure.values, strict=True) if s.site == site]
+        usual = usual_range(None, values)
+        if usual is None or usual.count < ENOUGH_SCANS:
+            continue
+        top, bottom = _height(usual.high, low, span), _height(usual.low, low, span)
+        bands.append(
+            Markup('<rect class="usual" x="{}" y="{}" width="{}" height="{}"/>').format(
+                f"{_LEFT + column * (number + 0.06):.1f}",
+                f"{top:.1f}",
+                f"{0.88 * column:.1f}",
+                f"{max(bottom - top, 1):.1f}",
+            )
+        )
+    return bands
+
+
+def _name_far(scan: CohortScan, x: float, y: float, width: int) -> Markup:
+    """Put a ring and the name beside a scan that is far from the others."""
+    right = x < 0.6 * width
+    return Markup(
+        '<circle class="far-ring" cx="{}" cy="{}" r="6.5"/>'
+        '<text class="far-name" x="{}" y="{}" text-anchor="{}">{}</text>'
+    ).format(
+        f"{x:.1f}",
+        f"{y:.1f}",
+        f"{x + 9 if right else x - 9:.1f}",
+        f"{y:.1f}",
+        "start" if right else "end",
+        plain_label(scan.scan, _LONGEST_NAME),
+    )
 
 
 def _height(value: float, low: float, span: float) -> float:

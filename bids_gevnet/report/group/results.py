@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
+from bids_gevnet.learn.evaluate.permutation import p_text
 from bids_gevnet.settings import DEFAULT_NETWORK
 
 JsonObject = Mapping[str, Any]
@@ -25,6 +27,9 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 """Measures in the order in which they are shown: name and meaning."""
 
 FOLDS, SITES_OUT = "folds", "leave-site-out"
+
+ENOUGH_TO_CALIBRATE = 100
+"""Participants from which a calibration curve shows more than noise."""
 
 
 def as_map(value: Any) -> JsonObject:
@@ -107,6 +112,12 @@ class Evaluation:
     pr: list[JsonObject]
     calibration: JsonObject
     permutation: JsonObject
+    constant: str = ""
+
+    @property
+    def shows_calibration(self) -> bool:
+        """Whether enough people were tested for a calibration curve and its error."""
+        return _count(self.pooled.get("n_participants")) >= ENOUGH_TO_CALIBRATE
 
     def value(self, measure: str) -> Value:
         """Give the pooled figure of a measure."""
@@ -117,7 +128,7 @@ class Evaluation:
         """Name, meaning, pooled figure and mean over folds of every measure that is there."""
         rows = []
         for key, (name, hint) in MEASURES.items():
-            if key in self.pooled:
+            if key in self.pooled and (key != "ece" or self.shows_calibration):
                 rows.append((name, hint, self.value(key), _over_folds(self.summary.get(key))))
         return rows
 
@@ -169,7 +180,7 @@ class Evaluation:
             reason = self.permutation.get("reason")
             return f"not possible: {reason}" if reason else "not possible"
         null, spread = as_number(test.get("null_mean")), as_number(test.get("null_sd"))
-        text = f"p {'<' if p < 0.001 else '='} {max(p, 0.001):.3f}, {n} permutations"
+        text = f"{p_text(p)}, {n} permutations"
         if null is not None and spread is not None:
             text += f"; shuffled labels reach {null:.2f} ± {spread:.2f}"
         return text
@@ -204,12 +215,35 @@ def read_evaluation(raw: Any) -> Evaluation | None:
         pr=[as_map(entry) for entry in as_list(scheme.get("pr"))],
         calibration=as_map(scheme.get("calibration")),
         permutation=as_map(scheme.get("permutation")),
+        constant=_text(scheme.get("constant")),
     )
 
 
 @dataclass(frozen=True)
+class Headline:
+    """What a task found: how good the news is, in a sentence, with a line of numbers."""
+
+    level: str = "note"
+    sentence: str = "There are no results of this task."
+    numbers: str = ""
+
+
+def read_headline(raw: Any) -> Headline:
+    """Read the headline of a task; that there is none is one, too."""
+    entry = as_map(raw)
+    sentence, level = _text(entry.get("sentence")), entry.get("level")
+    if not sentence or level not in ("good", "warning", "note"):
+        return Headline()
+    return Headline(str(level), sentence, _text(entry.get("numbers")))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+@dataclass(frozen=True)
 class ModelResult:
-    """A network or a baseline."""
+    """A network or a baseline; `folds` has the results of a finished model that is validated."""
 
     kind: str
     model: str
@@ -227,8 +261,11 @@ class TaskResult:
     ----------
     key : str
         Safe for identifiers in the page.
+    headline : Headline
     comparisons : list of Bar
         Balanced accuracy of the network minus that of each baseline.
+    network_pairs : list of (Bar, str)
+        Balanced accuracy of a network minus that of another, and the corrected p-value.
     not_left_out : list of (str, str)
         Sites that no model was trained without, and why.
     """
@@ -241,7 +278,9 @@ class TaskResult:
     n_scans: int
     n_participants: int
     models: list[ModelResult]
+    headline: Headline = field(default_factory=Headline)
     comparisons: list[Bar] = field(default_factory=list)
+    network_pairs: list[tuple[Bar, str]] = field(default_factory=list)
     not_left_out: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -258,7 +297,7 @@ class TaskResult:
     def beside(self, measure: str) -> list[Bar]:
         """Give a bar for every model, networks first."""
         return [
-            Bar(model.title, model.folds.value(measure), model.about, kind=model.kind)
+            Bar(model.title, model.folds.value(measure), _note(model), kind=model.kind)
             for model in self.models
             if model.folds is not None
         ]
@@ -290,7 +329,7 @@ def _read_task(
                 model=str(entry.get("model", "")),
                 title=str(entry.get("title") or entry.get("model") or ""),
                 about=about.get(str(entry.get("model")), ""),
-                folds=read_evaluation(schemes.get(FOLDS)),
+                folds=read_evaluation(schemes.get(FOLDS) or schemes.get(EXTERNAL)),
                 sites_out=read_evaluation(schemes.get(SITES_OUT)),
             )
         )
@@ -303,6 +342,7 @@ def _read_task(
         n_scans=_count(raw.get("n_scans")),
         n_participants=_count(raw.get("n_participants")),
         models=models,
+        headline=read_headline(raw.get("headline")),
         not_left_out=[
             (str(entry.get("site", "")), str(entry.get("reason") or "not run"))
             for entry in reasons
@@ -315,6 +355,12 @@ def _read_task(
 def _with_comparisons(result: TaskResult, raw: JsonObject) -> TaskResult:
     titles = {model.model: model.title for model in result.models}
     main = result.main
+    for entry in map(as_map, as_list(raw.get("network_comparisons"))):
+        first, second = (str(entry.get(key)) for key in ("first", "second"))
+        name = f"{titles.get(first, first)} minus {titles.get(second, second)}"
+        p = as_number(entry.get("p_corrected"))
+        bar = Bar(name, read_value(entry.get("balanced_accuracy_difference")))
+        result.network_pairs.append((bar, "–" if p is None else p_text(p)))
     for entry in map(as_map, as_list(raw.get("comparisons"))):
         if entry.get("scheme") == FOLDS and main and entry.get("network") == main.model:
             baseline = entry.get("baseline")
@@ -329,49 +375,12 @@ def _with_comparisons(result: TaskResult, raw: JsonObject) -> TaskResult:
     return result
 
 
+def _note(model: ModelResult) -> str:
+    """Say what a model is and, where it always answers the same, that."""
+    constant = model.folds.constant if model.folds else ""
+    said = f"{constant[:1].upper()}{constant[1:]}: it has learned nothing." if constant else ""
+    return " ".join(text for text in (model.about, said) if text)
+
+
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def verdict(task: TaskResult) -> tuple[str, str]:
-    """Say in a sentence or two what a task's results are worth.
-
-    Returns
-    -------
-    level : str
-        "good", "warning" or "note".
-    text : str
-    """
-    main = task.main
-    evaluation = main.folds if main else None
-    if main is None or evaluation is None or task.chance is None:
-        return "note", "There are no results of a network."
-    figure = evaluation.value("balanced_accuracy")
-    if figure.value is None or figure.low is None:
-        return (
-            "note",
-            f"{main.title}: balanced accuracy {figure.text}; too few people to say more.",
-        )
-    p = as_number(as_map(evaluation.permutation.get("balanced_accuracy")).get("p"))
-    text = f"{main.title}: balanced accuracy {figure.text}; chance is {task.chance:.2f}"
-    text += f" (permutation test p = {p:.3f}). " if p is not None else ". "
-    if figure.low <= task.chance or (p is not None and p >= 0.05):
-        return "note", text + "That is not distinguishable from chance."
-    rivals = [
-        bar.name
-        for bar in task.comparisons
-        if bar.note and bar.value.low is not None and bar.value.low <= 0
-    ]
-    if rivals:
-        names = ", ".join(rivals)
-        return "warning", (
-            f"{text}It is above chance, but not clearly above what is reached without the "
-            f"signal: {names}. The network may have learned nothing more."
-        )
-    text += "It is above chance and above what confounds alone reach."
-    elsewhere = main.sites_out.value("balanced_accuracy") if main.sites_out else Value()
-    if elsewhere.low is not None and elsewhere.low <= task.chance:
-        return "warning", (
-            f"{text} At held-out sites it is not distinguishable from chance ({elsewhere.text})."
-        )
-    return "good", text

@@ -46,6 +46,8 @@ class SaliencyView:
     sphere_low, sphere_high : float
     peak_mm : tuple of int
         Where the map is highest.
+    shells : list of (float, float)
+        b-value and share in the squared gradients of each shell; empty where there is one.
     """
 
     task: str
@@ -63,6 +65,7 @@ class SaliencyView:
     sphere_low: float
     sphere_high: float
     peak_mm: tuple[int, ...]
+    shells: list[tuple[float, float]]
 
 
 def read_saliency(path: Path, template: Volume, template_mask: Volume) -> SaliencyView | None:
@@ -103,6 +106,7 @@ def read_saliency(path: Path, template: Volume, template_mask: Volume) -> Salien
         sphere_low=0.0 if directions is None else float(directions.min()),
         sphere_high=0.0 if directions is None else float(directions.max()),
         peak_mm=tuple(round(float(value)) for value in where),
+        shells=_shells(facts.get("b_values"), facts.get("shell_shares")),
     )
 
 
@@ -117,6 +121,15 @@ def _directions(values: Any, nside: Any) -> npt.NDArray[np.float64] | None:
         and np.isfinite(directions).all()
     )
     return directions if fits else None
+
+
+def _shells(b_values: Any, shares: Any) -> list[tuple[float, float]]:
+    if not (isinstance(b_values, list) and isinstance(shares, list)) or len(b_values) < 2:
+        return []
+    try:
+        return [(float(b), float(share)) for b, share in zip(b_values, shares, strict=True)]
+    except (TypeError, ValueError):
+        return []
 
 
 def overlay_slices(

@@ -21,12 +21,14 @@ from bids_gevnet.bids.derivatives import CONFOUNDS
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.harmonisation.gains import RishGains, load_gains
+from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
 from bids_gevnet.report.alerts import Alert, collect_alerts
 from bids_gevnet.report.figures.motion import summarise_motion
 from bids_gevnet.report.scan_files import ScanFiles, find_scans, read_table
 
 COHORT_FIXED = (
-    "participant_id", "session_id", "scan", "site", "age", "sex", "mean_framewise_displacement",
+    "participant_id", "session_id", "scan", "site", "source", "age", "sex",
+    "mean_framewise_displacement",
 )  # fmt: skip
 _FOLD = re.compile(r"fold-(\d+)")
 
@@ -146,6 +148,12 @@ class StudyFiles:
     models: tuple[FoldModel, ...]
 
     @property
+    def external(self) -> Mapping[str, Any]:
+        """Facts of a finished model that was validated; empty where models were trained."""
+        facts = self.metrics.get("external")
+        return facts if isinstance(facts, Mapping) else {}
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The classes, sorted."""
         return tuple(sorted({scan.label for scan in self.scans}))
@@ -183,7 +191,7 @@ def read_study(output_dir: Path) -> StudyFiles:
     return StudyFiles(
         output_dir=output_dir,
         target=target,
-        scans=tuple(_read_scans(output_dir, table, target)),
+        scans=tuple(read_scan_table(output_dir, table, target)),
         predictions=tuple(_read_predictions(output_dir / "group_predictions.tsv")),
         metrics=metrics,
         models=tuple(_read_models(output_dir / "models")),
@@ -224,9 +232,10 @@ def _target(metrics: Mapping[str, Any], table: Sequence[Mapping[str, str]]) -> s
     return others[0] if others else "diagnosis"
 
 
-def _read_scans(
+def read_scan_table(
     output_dir: Path, table: Sequence[Mapping[str, str]], target: str
 ) -> Iterator[CohortScan]:
+    """Find the files of the scans of a table, such as group_cohort.tsv."""
     known: dict[str, dict[str, ScanFiles]] = {}
     for number, row in enumerate(table, 1):
         participant = row.get("participant_id", "")
@@ -263,7 +272,7 @@ def _read_predictions(path: Path) -> Iterator[Predictions]:
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in rows:
         # Baselines and other schemes are in the metrics; people are looked up in the folds.
-        if (row.get("kind"), row.get("scheme")) == ("network", "folds"):
+        if row.get("kind") == "network" and row.get("scheme") in ("folds", EXTERNAL):
             groups.setdefault((row.get("task", ""), row.get("model", "")), []).append(row)
     for (task, network), members in groups.items():
         columns = [name for name in members[0] if name.startswith("prob_")]

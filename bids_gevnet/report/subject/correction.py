@@ -1,4 +1,4 @@
-"""Show what the model-based correction estimated: eddy currents, outliers, susceptibility."""
+"""Show what a correction estimated: eddy currents, outliers, susceptibility, tensor misfit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from bids_gevnet.facts import CorrectionFacts, SusceptibilityField
 from bids_gevnet.facts.json_form import Rows
 from bids_gevnet.report.correction_methods import MODEL_NOT_DONE, WHY_NOT_SUSCEPTIBILITY
 from bids_gevnet.report.figures.drawing import FOREGROUND, PALETTE, SOFT, figure, to_svg
+from bids_gevnet.report.figures.outlier_matrix import draw_outlier_matrix
+from bids_gevnet.report.figures.susceptibility import draw_susceptibility
 from bids_gevnet.report.page import show
 
 TERMS = ("constant", "x", "y", "z")
@@ -33,8 +35,11 @@ class CorrectionView:
         Constant and linear eddy terms over the volumes.
     field_chart : Markup or None
         The susceptibility displacement in three planes.
+    outlier_chart : Markup or None
+        Distance of every slice of every volume from its prediction.
+    title : str
     not_done : str
-        What FSL eddy can do and this correction does not.
+        What FSL eddy can do and this correction does not; empty for eddy itself.
     """
 
     number: int
@@ -42,35 +47,49 @@ class CorrectionView:
     figures: list[tuple[str, str | Markup, str]]
     eddy_chart: Markup | None
     field_chart: Markup | None
-    not_done: str = MODEL_NOT_DONE
+    outlier_chart: Markup | None
+    title: str
+    not_done: str
 
 
-def describe_corrections(runs: Sequence[CorrectionFacts], key: str) -> list[CorrectionView]:
-    """Describe the runs that the model-based correction has worked on.
+def describe_corrections(
+    runs: Sequence[CorrectionFacts], key: str, voxel_mm: Sequence[float] = (1.0, 1.0, 1.0)
+) -> list[CorrectionView]:
+    """Describe the runs that the model-based correction or eddy has worked on.
 
     Parameters
     ----------
     runs : sequence of CorrectionFacts
     key : str
         Makes identifiers unique in the page.
+    voxel_mm : (3,) sequence
+        For the shape of pixels.
     """
     return [
-        _describe(run, number, f"{key}-correction-{number}")
+        _describe(run, number, voxel_mm, f"{key}-correction-{number}")
         for number, run in enumerate(runs, 1)
-        if run.method == "model"
+        if run.method in {"model", "eddy"}
     ]
 
 
-def _describe(run: CorrectionFacts, number: int, key: str) -> CorrectionView:
+def _describe(
+    run: CorrectionFacts, number: int, voxel_mm: Sequence[float], key: str
+) -> CorrectionView:
     eddy = np.array(run.eddy_terms_mm, dtype=np.float64)
     complete = eddy.ndim == 2 and eddy.shape[1] == N_TERMS
     field = run.field
     return CorrectionView(
         number,
         run,
-        [*_eddy_figures(run), *_susceptibility_figures(run)],
+        [*_eddy_figures(run), *_misfit_figures(run), *_susceptibility_figures(run)],
         _draw_eddy(eddy, f"{key}-eddy") if run.eddy_currents is not False and complete else None,
-        None if field is None else _draw_field(field, f"{key}-field"),
+        None if field is None else _draw_field(field, voxel_mm, f"{key}-field"),
+        _draw_outliers(run, f"{key}-outliers"),
+        *(
+            ("Model-based correction", MODEL_NOT_DONE)
+            if run.method == "model"
+            else ("Correction by FSL eddy", "")
+        ),
     )
 
 
@@ -83,6 +102,13 @@ def _eddy_figures(run: CorrectionFacts) -> list[tuple[str, str | Markup, str]]:
     if run.outlier_slices is not None:
         figures.append(("Outlier slices", show(run.outlier_slices), "replaced by prediction"))
     return figures
+
+
+def _misfit_figures(run: CorrectionFacts) -> list[tuple[str, str | Markup, str]]:
+    if run.misfit_after is None:
+        return []
+    remark = "of b0" if run.misfit_before is None else f"of b0; {show(run.misfit_before)} before"
+    return [("Tensor misfit", show(run.misfit_after), remark)]
 
 
 def _susceptibility_figures(run: CorrectionFacts) -> list[tuple[str, str | Markup, str]]:
@@ -128,34 +154,23 @@ def _three_planes(planes: Sequence[Rows]) -> list[npt.NDArray[np.float64]]:
     return arrays if usable else []
 
 
-def _draw_field(field: SusceptibilityField, name: str) -> Markup | None:
-    """Draw contours of the displacement over the head, in sagittal, coronal and axial planes."""
-    from scipy.ndimage import binary_dilation
+def _draw_field(field: SusceptibilityField, voxel_mm: Sequence[float], name: str) -> Markup | None:
+    """Draw the displacement in sagittal, coronal and axial planes, if the facts hold them."""
+    shown, heads = _three_planes(field.planes_mm), _three_planes(field.head)
+    return draw_susceptibility(shown, heads, voxel_mm, name=name) if shown else None
 
-    shown, behind = _three_planes(field.planes_mm), _three_planes(field.head)
-    if not shown:
+
+def _draw_outliers(run: CorrectionFacts, name: str) -> Markup | None:
+    """Draw slices by volumes, if the facts hold a number for each."""
+    widths = {len(row) for row in run.slice_z_scores}
+    if len(widths) != 1 or min(widths) < 1:
         return None
-    largest = max(1.0, float(np.ceil(max(np.abs(a).max() for a in shown))))
-    levels = [level for level in np.linspace(-largest, largest, 9) if level]
-    with figure(6.8, 2.4, ncols=3) as (drawing, axes):
-        for n, title in enumerate(("Sagittal", "Coronal", "Axial")):
-            ax, plane = axes[n], shown[n]
-            if behind and np.any(behind[n] > 0.5):
-                ax.contourf(behind[n].T, levels=[0.5, np.inf], colors=[SOFT], alpha=0.2)
-            if behind and behind[n].shape == plane.shape:
-                # Beyond the head there is no signal to see a field by.
-                plane = np.where(binary_dilation(behind[n] > 0.5, iterations=2), plane, np.nan)
-            above, below = [x for x in levels if x > 0], [x for x in levels if x < 0]
-            ax.contour(plane.T, levels=above, colors=[PALETTE[1]], linewidths=1)
-            ax.contour(plane.T, levels=below, colors=[PALETTE[0]], linewidths=1, linestyles="--")
-            ax.set_title(title)
-            ax.set_aspect("equal")
-            ax.set_xticks([])
-            ax.set_yticks([])
-            ax.spines[:].set_visible(False)
-        description = (
-            "Contours of the displacement by susceptibility in three planes through its largest "
-            f"value in the head, every {largest / 4:.2f} mm; solid along the axis, dashed against "
-            "it."
-        )
-        return to_svg(drawing, name, description)
+    z_scores = np.nan_to_num(np.array(run.slice_z_scores, dtype=np.float64))
+    replaced = np.zeros(z_scores.shape, bool)
+    for outlier in run.outliers:
+        volume, number = outlier.volume, outlier.slice
+        if volume is None or number is None:
+            continue
+        if volume < len(z_scores) and number < z_scores.shape[1]:
+            replaced[volume, number] = True
+    return draw_outlier_matrix(z_scores, replaced, name=name)

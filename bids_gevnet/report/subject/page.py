@@ -8,20 +8,24 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from bids_gevnet.bids.derivatives import CONFOUNDS, SERIES, prediction_ending
+from bids_gevnet.bids.derivatives import CONFOUNDS, FACTS, SERIES, prediction_ending
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_text
+from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.shells import find_shells
 from bids_gevnet.facts import CorrectionFacts, QualityFacts
 from bids_gevnet.layout import OutputLayout
 from bids_gevnet.report.alerts import LEVELS, Alert, collect_alerts
+from bids_gevnet.report.cleaning_methods import describe_denoising, describe_unringing
 from bids_gevnet.report.correction_methods import (
     describe_correction,
     describe_susceptibility,
 )
+from bids_gevnet.report.figures.direction_colours import draw_direction_key
+from bids_gevnet.report.figures.drawing import colour_bar
 from bids_gevnet.report.figures.motion import MotionSummary, draw_motion, summarise_motion
 from bids_gevnet.report.figures.resources import draw_resources
-from bids_gevnet.report.figures.sphere import draw_profile
+from bids_gevnet.report.figures.sphere import GLYPH_COLOURS, draw_profile
 from bids_gevnet.report.methods_text import describe_methods
 from bids_gevnet.report.page import render_page, show
 from bids_gevnet.report.scan_files import (
@@ -32,7 +36,17 @@ from bids_gevnet.report.scan_files import (
     read_settings,
     read_table,
 )
+from bids_gevnet.report.subject.comparison import compare, measure, read_others
 from bids_gevnet.report.subject.correction import describe_corrections
+from bids_gevnet.report.subject.crossings import show_crossings
+from bids_gevnet.report.subject.native_pictures import (
+    NativeSpace,
+    before_and_after,
+    carpet,
+    direction_colours,
+    read_native_space,
+    removed_noise,
+)
 from bids_gevnet.report.subject.sections import (
     Glyph,
     glyphs,
@@ -63,7 +77,12 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
     """
     settings = read_settings(output_dir)
     files = find_scans(output_dir, label)
-    scans = [_describe_scan(scan, settings, number) for number, scan in enumerate(files, 1)]
+    others = read_others(output_dir, label)
+    scans = [
+        _describe_scan(scan, settings, number)
+        | {"comparison": compare(measure(scan.native(FACTS)), others)}
+        for number, scan in enumerate(files, 1)
+    ]
     alerts = _participant_alerts(output_dir, label, files)
     levels = [
         alert.level for part in (alerts, *(scan["alerts"] for scan in scans)) for alert in part
@@ -76,6 +95,10 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
             "alerts": alerts,
             "counts": {level: levels.count(level) for level in LEVELS},
             "scans": scans,
+            "direction_keys": [
+                (name, draw_direction_key(axis))
+                for axis, name in ((2, "axial"), (1, "coronal"), (0, "sagittal"))
+            ],
             "methods": describe_methods([scan.facts for scan in files]),
             "resources": _resources(output_dir, label),
             "environment": _environment(output_dir),
@@ -85,6 +108,11 @@ def build_subject_report(output_dir: Path, label: str) -> Path:
     path = output_dir / f"sub-{label}.html"
     write_text(path, page)
     return path
+
+
+def _voxel_mm(native: NativeSpace | None) -> Sequence[float]:
+    """Voxel size of the scan, for the shape of pixels."""
+    return (1.0, 1.0, 1.0) if native is None else voxel_sizes(native.b0.affine).tolist()
 
 
 def _resources(output_dir: Path, label: str) -> Markup | None:
@@ -111,6 +139,7 @@ def _describe_scan(scan: ScanFiles, settings: Mapping[str, Any], number: int) ->
     confounds = read_table(scan.native(CONFOUNDS))
     motion = None if confounds is None else summarise_motion(confounds)
     space = read_template_space(scan, b0_threshold)
+    native = read_native_space(scan, b0_threshold)
     return {
         "key": key,
         "name": scan.name,
@@ -119,12 +148,19 @@ def _describe_scan(scan: ScanFiles, settings: Mapping[str, Any], number: int) ->
         "alerts": collect_alerts(scan, motion),
         "motion": motion,
         "motion_chart": _motion_chart(scan, confounds, motion, b0_threshold, key),
+        "colours": direction_colours(scan),
+        "before_after": before_and_after(scan, native),
+        "noise": removed_noise(scan),
+        "carpet": carpet(native, confounds, key),
         "displacement_mm": _largest_displacement_mm(scan.facts.correction),
+        "what_was_cleaned": [
+            (describe_denoising(run), describe_unringing(run)) for run in scan.facts.cleaning
+        ],
         "what_was_corrected": [
             (describe_correction(run), describe_susceptibility(run))
             for run in scan.facts.correction
         ],
-        "corrections": describe_corrections(scan.facts.correction, key),
+        "corrections": describe_corrections(scan.facts.correction, key, _voxel_mm(native)),
         "volumes": None if confounds is None else len(confounds),
         "gradients": gradient_view(scan, b0_threshold),
         "quality": _quality_rows(scan.facts.quality),
@@ -134,7 +170,9 @@ def _describe_scan(scan: ScanFiles, settings: Mapping[str, Any], number: int) ->
             (glyph, _profile_chart(glyph, f"{key}-profile-{index}"))
             for index, glyph in enumerate(glyphs(scan, space))
         ],
-        "rish": rish_maps(space),
+        "glyph_bar": colour_bar(GLYPH_COLOURS),
+        "crossings": show_crossings(scan, space),
+        "rish": rish_maps(scan, space),
         "prediction_file": _prediction_file(scan),
     }
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bids_gevnet.bids.derivatives import BRAIN_MASK, MEAN_B0, SAMPLES, SERIES, rish_ending
+from bids_gevnet.bids.samples import sample_volumes
 from bids_gevnet.dwi.gradients import direction_angle_deg
 from bids_gevnet.dwi.shells import PREFERRED_B, Shells, divide_by_b0, find_shells
 from bids_gevnet.errors import BidsGevnetError
@@ -24,6 +26,7 @@ from bids_gevnet.report.figures.brain import (
 from bids_gevnet.report.figures.sphere import (
     Scene,
     VoxelSignal,
+    common_radius,
     glyph_scene,
     gradient_scene,
     voxel_signal,
@@ -105,8 +108,11 @@ def gradient_view(scan: ScanFiles, b0_threshold: float) -> GradientView | None:
 
 
 def _table_before(scan: ScanFiles) -> Gradients | None:
-    """Return the table of the dataset, if the facts hold it for every run."""
-    runs = scan.facts.conform
+    """Return the table of the dataset, if the facts hold it for every run.
+
+    A scan that came corrected has none: the table before is known to its pipeline alone.
+    """
+    runs = () if scan.facts.source.pipeline else scan.facts.conform
     bvals = np.array([b for run in runs for b in run.bvals], dtype=np.float64)
     rows = [row for run in runs for row in run.bvecs_ras]
     whole = all(len(run.bvals) == len(run.bvecs_ras) > 0 for run in runs)
@@ -143,7 +149,7 @@ def read_template_space(scan: ScanFiles, b0_threshold: float) -> TemplateSpace:
     rish = {
         degree: volume
         for degree in DEGREES
-        if (volume := read_volume(scan.standard(rish_ending(degree)))) is not None
+        if (volume := read_volume(scan.standard(rish_ending(degree)), 0)) is not None
     }
     image = scan.standard(SERIES)
     gradients = read_gradients(image)
@@ -178,7 +184,7 @@ def choose_voxels(
     inside = inner(mask).data > 0.5
     if inside.sum() < 10:
         return []
-    white = _white_matter(inside, rish[2].data)
+    white = white_matter(inside, rish[2].data, WHITE_MATTER_SHARE)
     index = np.argwhere(white)
     mean, second, fourth = (np.maximum(rish[degree].data[white], 1e-9) for degree in (0, 2, 4))
     anisotropy = second / mean
@@ -193,8 +199,8 @@ def choose_voxels(
     return [(why, _voxel(index[which])) for why, which in picks.items()]
 
 
-def _white_matter(
-    inside: npt.NDArray[np.bool_], second: npt.NDArray[np.floating[Any]]
+def white_matter(
+    inside: npt.NDArray[np.bool_], second: npt.NDArray[np.floating[Any]], share: float
 ) -> npt.NDArray[np.bool_]:
     """Return the inner voxels with most energy of degree 2, in a neighbourhood that has it too.
 
@@ -204,7 +210,7 @@ def _white_matter(
     from scipy.ndimage import median_filter
 
     energy = np.minimum(second, median_filter(second, size=3))
-    limit = np.quantile(energy[inside], 1 - WHITE_MATTER_SHARE)
+    limit = np.quantile(energy[inside], 1 - share)
     return np.asarray(inside & (energy >= limit))
 
 
@@ -219,12 +225,13 @@ def _voxel(index: npt.NDArray[Any]) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Glyph:
-    """A voxel with its signal and how to draw it."""
+    """A voxel with its signal, how to draw it, and the S/b0 at the rim of all drawings."""
 
     why: str
     position_mm: list[float]
     signal: VoxelSignal
     scene: Scene
+    rim: float
 
 
 def glyphs(scan: ScanFiles, space: TemplateSpace) -> list[Glyph]:
@@ -239,26 +246,46 @@ def glyphs(scan: ScanFiles, space: TemplateSpace) -> list[Glyph]:
         np.array([], np.intp),
         [voxel for _, voxel in space.voxels],
     )
-    if samples is None or samples.signals.shape[1] != 6 * nside**2:
+    targets = scan.facts.sphere.b_values or (PREFERRED_B,)
+    if samples is None:
         return []
-    b_value = scan.facts.sphere.b_value
-    target = PREFERRED_B if b_value is None else b_value
-    shell = min(space.shells.shells, key=lambda shell: abs(shell.b_value - target))
-    directions = space.gradients.bvecs_ras[shell.volumes]
-    drawn = []
-    for row, (why, voxel) in enumerate(space.voxels):
+    on_sphere = samples.signals[:, _sample_volumes(scan, samples.signals.shape[1])]
+    if on_sphere.shape[1] != len(targets) * 6 * nside**2:
+        return []
+    places, signals = [], []
+    for (row, (why, voxel)), (number, target) in product(
+        enumerate(space.voxels), enumerate(targets)
+    ):
+        shell = min(space.shells.shells, key=lambda shell: abs(shell.b_value - target))
+        directions = space.gradients.bvecs_ras[shell.volumes]
         reference = np.array([space.series.b0.data[voxel]])
         measured = divide_by_b0(space.series.signals[row, shell.volumes][None], reference)[0]
+        values = np.split(on_sphere[row], len(targets))[number]
         try:
             signal = voxel_signal(
-                directions, measured.astype(np.float64), samples.signals[row].astype(float), nside
+                directions, measured.astype(np.float64), values.astype(float), nside
             )
         except BidsGevnetError:
             return []
         affine = space.series.b0.affine
         position = affine[:3, :3] @ np.array(voxel) + affine[:3, 3]
-        drawn.append(Glyph(why, position.round().tolist(), signal, glyph_scene(signal)))
-    return drawn
+        title = f"{why}, b = {target:.0f}" if len(targets) > 1 else why
+        places.append((title, position.round().tolist()))
+        signals.append(signal)
+    rim = common_radius(signals)
+    return [
+        Glyph(title, position, signal, glyph_scene(signal, rim), rim)
+        for (title, position), signal in zip(places, signals, strict=True)
+    ]
+
+
+def _sample_volumes(scan: ScanFiles, count: int) -> npt.NDArray[np.intp]:
+    """Return the volumes that are samples; none where the b-values beside them are broken."""
+    try:
+        volumes = sample_volumes(scan.standard(SAMPLES), count)
+    except (OSError, BidsGevnetError):
+        return np.array([], np.intp)
+    return volumes[volumes < count]
 
 
 def overlay_slices(
@@ -281,13 +308,22 @@ def _within(positions: Sequence[tuple[int, float]], box: Box) -> list[tuple[int,
     return [(a, mm) for a, mm in positions if box[0][a] < mm < box[1][a]]
 
 
-def rish_maps(space: TemplateSpace) -> list[ColourMap]:
-    """Draw the energy of each degree."""
+def rish_maps(scan: ScanFiles, space: TemplateSpace) -> list[ColourMap]:
+    """Draw the energy of each degree, shell after shell."""
     if space.mask is None or space.box is None:
         return []
     positions = _within(MAP_POSITIONS, space.box)
+    maps = [(f"Degree {degree}", volume) for degree, volume in space.rish.items()]
+    b_values = scan.facts.sphere.b_values
+    if len(b_values) > 1:
+        maps = [
+            (f"b = {b:.0f}, degree {degree}", volume)
+            for number, b in enumerate(b_values)
+            for degree in space.rish
+            if (volume := read_volume(scan.standard(rish_ending(degree)), number)) is not None
+        ]
     return [
-        draw_map(f"Degree {degree}", volume, space.mask, space.box, positions=positions)
-        for degree, volume in space.rish.items()
+        draw_map(name, volume, space.mask, space.box, positions=positions)
+        for name, volume in maps
         if volume.data.shape == space.mask.data.shape
     ]

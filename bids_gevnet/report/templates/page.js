@@ -23,9 +23,9 @@
   for (const box of document.querySelectorAll("[data-flicker]")) {
     const button = box.querySelector("[data-flicker-play]");
     const state = box.querySelector("[data-flicker-state]");
-    const [scan, template] = box.querySelectorAll('input[type="radio"]');
+    const [first, second] = box.querySelectorAll('input[type="radio"]');
     let timer = null;
-    const swap = () => { (scan.checked ? template : scan).checked = true; };
+    const swap = () => { (first.checked ? second : first).checked = true; };
     const stop = () => { clearInterval(timer); timer = null; button.setAttribute("aria-pressed", "false"); };
     const label = () => { button.textContent = calm.matches ? "Swap" : "Flicker"; if (calm.matches) stop(); };
     button.hidden = false;
@@ -34,7 +34,7 @@
     button.addEventListener("click", () => {
       if (timer !== null) { stop(); state.textContent = "Flicker stopped."; return; }
       swap();
-      if (calm.matches) { state.textContent = scan.checked ? "Showing the scan." : "Showing the template."; return; }
+      if (calm.matches) { state.textContent = `Showing: ${(first.checked ? first : second).parentNode.textContent.trim()}.`; return; }
       timer = setInterval(swap, PERIOD_MS);
       button.setAttribute("aria-pressed", "true");
       state.textContent = "Flickering; press again to stop.";

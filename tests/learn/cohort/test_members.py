@@ -328,7 +328,7 @@ def test_hostile_text_stays_text(make_study: Any, person_class: Any, tmp_path: A
     path = tmp_path / "group_cohort.tsv"
     write_cohort(path, cohort, {"t": {"00": 1}})
     lines = path.read_text().splitlines()
-    assert {len(line.split("\t")) for line in lines} == {9}
+    assert {len(line.split("\t")) for line in lines} == {10}  # one for the source
     assert lines[1].split("\t")[3] == evil
 
 
@@ -347,3 +347,69 @@ def test_derivatives_of_people_outside_the_table_are_left(make_study: Any) -> No
     cohort = read(study)
     assert "stranger" not in {row.participant for row in cohort.rows}
     assert reasons(cohort) == {"sub-stranger": NO_ROW}
+
+
+def _say_b_value(study: Any, label: str, b_value: Any) -> None:
+    path = study.names(label).standard("desc-healpix_dwi.json")
+    write_json(path, json.loads(path.read_text()) | {"BValue": b_value})
+
+
+def test_a_shell_that_all_share_is_known(make_study: Any) -> None:
+    study = make_study(per_class=2)
+    assert (read(study).b_values, read(study).shells) == ((), 1)
+    for number, person in enumerate(study.people):
+        _say_b_value(study, person.label, 990 + 10 * number)
+    cohort = read(study)
+    assert cohort.b_values == (1005,)
+    assert cohort_from_json(json.loads(json.dumps(cohort_to_json(cohort)))).b_values == (1005,)
+
+
+def test_one_shell_of_differing_b_values_is_pooled_with_a_warning(make_study: Any) -> None:
+    study = make_study(per_class=2)
+    for number, person in enumerate(study.people):
+        _say_b_value(study, person.label, 800 + 100 * number)
+    cohort = read(study)
+    assert cohort.b_values == ()
+    assert any("from 800 to 1100 s/mm²" in text for text in cohort.warnings)
+
+
+def test_a_scan_without_a_shell_of_the_others_is_named(make_study: Any) -> None:
+    study = make_study(per_class=2)
+    for number, person in enumerate(study.people):
+        if number == 2:
+            _say_b_value(study, person.label, 1000)
+            continue
+        _say_b_value(study, person.label, [1000, 3000])
+        path = study.names(person.label).standard("desc-healpix_dwi.nii.gz")
+        image = nib.load(path)
+        twice = np.concatenate([image.get_fdata()] * 2, axis=3)
+        write_image(path, twice, image.affine, scale=1 / 16384)
+    with pytest.raises(InputError, match=f"near b = 3000 in sub-{study.people[2].label}"):
+        read(study)
+    with_two = {"exclude_participant_label": (study.people[2].label,)}
+    cohort = read(study, selection=SelectionSettings(**with_two), folds=1)
+    assert (cohort.b_values, cohort.shells) == ((1000, 3000), 2)
+
+
+def write_source(study: Any, label: str, **source: str) -> None:
+    folder = study.output_dir / f"sub-{label}" / "dwi"
+    (image,) = folder.glob("*_desc-healpix_dwi.nii.gz")
+    name = image.name.split("_space-")[0]
+    write_json(folder / f"{name}_desc-report_facts.json", {"name": name, "source": source})
+
+
+def test_several_sources_are_named_with_their_classes(make_study: Any, tmp_path: Any) -> None:
+    study = make_study(per_class=2)
+    assert {row.source for row in read(study).rows} == {"raw"}
+    assert not [text for text in read(study).warnings if "sources" in text]
+    patients = [person for person in study.people if person.group == "AD"]
+    for person in patients:
+        write_source(study, person.label, pipeline="qsiprep", title="QSIPrep", version="1.0.1")
+    cohort = read(study)
+    (warning,) = [text for text in cohort.warnings if "sources" in text]
+    assert "QSIPrep 1.0.1: 2 AD, 0 PD; raw: 0 AD, 2 PD" in warning
+    assert cohort_from_json(json.loads(json.dumps(cohort_to_json(cohort)))).rows == cohort.rows
+    write_cohort(tmp_path / "group_cohort.tsv", cohort, {})
+    header, *rows = (tmp_path / "group_cohort.tsv").read_text().splitlines()
+    assert "source" in header.split("\t")
+    assert sum("QSIPrep 1.0.1" in row.split("\t") for row in rows) == 2

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ def test_predictions_without_effect_are_at_chance(evaluate: Any) -> None:
         for name in ("balanced_accuracy", "roc_auc"):
             outside += not own[name]["low"] <= 0.5 <= own[name]["high"]
         test = found["tasks"][0]["models"][0]["schemes"]["folds"]["permutation"]
-        small += test["roc_auc"]["p"] <= 0.05
+        small += test["balanced_accuracy"]["p"] <= 0.05
     assert outside <= 10  # of 80, 4 expected
     assert small <= 7  # of 40, 2 expected
 
@@ -155,8 +156,9 @@ def test_pure_site_effect_is_warned_about(evaluate: Any) -> None:
     )
     texts = confound_warnings(content)
     assert len(texts) == 2
-    assert "the site alone tells the groups apart" in texts[0]
-    assert "site alone reaches 0.87" in texts[1]
+    assert "The site alone tells the groups apart" in texts[0]
+    assert texts[1].startswith("Site alone does as well as CKN2 + GEVNet")
+    assert "(0.87 against" in texts[1]
     assert "the scanner instead of the groups" in texts[1]
     test = content["tasks"][0]["models"][0]["schemes"]["folds"]["permutation"]
     assert test["balanced_accuracy"]["p"] > 0.9
@@ -178,15 +180,39 @@ def test_real_effect_is_not_warned_about(evaluate: Any) -> None:
     assert compared["low"] > 0.2
 
 
-def test_network_at_chance_is_said_once(evaluate: Any) -> None:
+def test_a_fact_of_several_tasks_is_said_once(evaluate: Any) -> None:
+    truth, sites = np.arange(40) % 2, np.array(["A", "B"])[np.arange(40) % 2]
+    both = []
+    for labels in (("AD", "PD"), ("AD", "DLB")):
+        for model in ("ckn2+gevnet", "site"):
+            own = result(truth, 0.1 + 0.8 * truth, sites=sites, labels=labels, model=model)
+            both.append(replace(own, task="-v-".join(labels)))
+    texts = confound_warnings(evaluate(*both))
+    assert len(texts) == 2
+    assert all(text.count("AD v. ") == 2 for text in texts)
+
+
+def test_association_of_site_and_diagnosis_is_said_where_the_site_alone_does_not_show_it(
+    evaluate: Any,
+) -> None:
+    truth = np.arange(40) % 2
+    sites = np.where(np.arange(40) % 8 < 6, np.array(["A", "B"])[truth], "A")
+    content = evaluate(result(truth, np.full(40, 0.4), sites=sites))
+    assert 0.6 < content["site_association"] < 0.9
+    (text,) = confound_warnings(content)
+    assert text.startswith("Site and diagnosis are associated (Cramér's V 0.")
+
+
+def test_network_at_chance_is_left_to_the_headline(evaluate: Any) -> None:
     truth = np.arange(20) % 2
     chance = np.tile([0.4, 0.4, 0.6, 0.6], 5)
     content = evaluate(
         result(truth, chance),
         *(result(truth, chance, model=name) for name in ("site", "motion", "age_sex")),
     )
-    (text,) = confound_warnings(content)
-    assert "CKN2 + GEVNet is not clearly better than chance" in text
+    assert confound_warnings(content) == []
+    sentence = content["tasks"][0]["headline"]["sentence"]
+    assert "no model of the scans" in sentence
 
 
 def test_fold_with_one_class_has_no_area_and_nothing_breaks(evaluate: Any) -> None:

@@ -79,3 +79,9 @@ def test_a_builder_must_give_a_network_that_classifies_scans(tmp_path: Path) -> 
     )
     with installed(folder), pytest.raises(InputError, match="found a Linear"):
         build_network("linear", 2, 4)
+
+
+def test_it_is_refused_for_more_shells_than_it_takes(package: Path) -> None:
+    assert build_network(NAME, 2, 2).shells == 1
+    with pytest.raises(InputError, match="one shell for the network mean-signal; found 2 shells"):
+        build_network(NAME, 2, 2, shells=2)

@@ -1,11 +1,8 @@
 """Pictures show what they claim: positions, outlines, angles, colours."""
 
-import base64
-import io
-
 import numpy as np
 import pytest
-from PIL import Image
+from report.pictures import blob, decode
 
 from bids_gevnet.report.figures.brain import (
     PIXEL_MM,
@@ -17,6 +14,7 @@ from bids_gevnet.report.figures.brain import (
 )
 from bids_gevnet.report.figures.drawing import PALETTE, figure, to_bytes, to_png_uri, to_svg
 from bids_gevnet.report.figures.sphere import (
+    common_radius,
     first_view,
     glyph_scene,
     gradient_scene,
@@ -26,18 +24,6 @@ from bids_gevnet.report.page import show
 from bids_gevnet.report.scan_files import Volume
 from bids_gevnet.report.subject.sections import choose_voxels
 from bids_gevnet.sphere.resampling import distinct_directions
-
-
-def decode(uri: str) -> np.ndarray:
-    raw = base64.b64decode(uri.removeprefix("data:image/png;base64,"))
-    return np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
-
-
-def blob(centre_mm, affine, shape=(20, 24, 22), radius_mm=12.0) -> Volume:
-    index = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=-1)
-    world = index @ affine[:3, :3].T + affine[:3, 3]
-    distance = np.linalg.norm(world - np.asarray(centre_mm), axis=-1)
-    return Volume((distance < radius_mm).astype(np.float32), affine)
 
 
 @pytest.fixture
@@ -143,10 +129,16 @@ def test_glyph_surface_has_the_radius_of_the_signal():
     points = distinct_directions(4)
     samples = np.linspace(0.2, 0.8, len(points))
     voxel = voxel_signal(points[::4], samples[::4], samples, 4)
-    scene = glyph_scene(voxel)
+    rim = common_radius([voxel])
+    scene = glyph_scene(voxel, rim)
     radii = np.linalg.norm(scene.points[:192], axis=1)
     assert radii.max() == pytest.approx(1)
     assert radii.min() == pytest.approx(0.25)
+    other = voxel_signal(points[::4], 2 * samples[::4], 1.4 * samples, 4)
+    shared = common_radius([voxel, other])
+    assert shared == pytest.approx(1.2)  # S/b0 beyond it is noise, and cut
+    smaller = np.linalg.norm(glyph_scene(voxel, shared).points[:192], axis=1)
+    np.testing.assert_allclose(smaller, radii * rim / shared)
     faces = [mark for mark in scene.marks if mark.group == "face"]
     assert len(faces) == 2 * 192 - 4  # Euler: a closed surface
 

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,24 @@ def test_a_plan_is_described_from_settings():
     assert "6 networks" in text
     assert "DeepSphere [@deepsphere]" in text
     assert "7 epochs" in text
+
+
+def test_what_the_training_changes_of_the_paper_is_said():
+    def said(**learning: Any) -> str:
+        settings = Settings.from_tables({"learning": learning}, source="a test")
+        return text_of(planned_facts(settings, labels=["a", "b"], target="group"))
+
+    assert "has 15 epochs and a learning rate of 1e-05; at that rate" in said()
+    assert "Epochs and learning rate are those of the GEVNet paper" in said(protocol="paper")
+    changed = said(protocol="paper", epochs=7)
+    assert "for 7 epochs" in changed
+    assert "are those of the GEVNet paper" not in changed
+
+
+def test_a_start_from_a_model_is_said(facts):
+    assert "Training started from" not in text_of(facts)
+    text = text_of(replace(facts, options={**facts.options, "init_model": "0123456789abcdef"}))
+    assert "weights of a trained model (SHA-256 0123456789ab)" in text
 
 
 def test_markdown_has_numbers_and_a_list(facts):

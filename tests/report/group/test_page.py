@@ -14,8 +14,9 @@ from report.pages import Page
 from bids_gevnet.report.group.page import build_group_report
 
 SECTIONS = (
-    "alerts", "summary", "cohort", "participants", "quality", "mosaic", "harmonisation",
-    "results", "ablation", "saliency", "learning", "audit", "methods", "environment",
+    "alerts", "summary", "cohort", "participants", "quality", "means", "mosaic",
+    "harmonisation", "results", "ablation", "saliency", "learning", "audit", "methods",
+    "environment",
 )  # fmt: skip
 EVIL = "<script>alert('x')</script>"
 EVIL_SITE = '"><img src=http://evil.example onerror=alert(1)>'
@@ -79,7 +80,7 @@ def test_lines_are_vectors_and_images_are_png(page):
     assert len(pictures) > 20
     assert all(href.startswith("data:image/png;base64,") for href in pictures)
     charts = [found for found in page.named("svg") if found.get("class") == "chart"]
-    assert len(charts) == 6  # ROC, PR, calibration, energies, learning curves of two networks
+    assert len(charts) == 5  # ROC, PR, energies, learning curves of two networks
     assert not re.search(r"#010203|#040506|#070809", page.source)
 
 
@@ -249,7 +250,8 @@ def test_confounded_sites_are_a_warning(tmp_path):
     for number, person in enumerate(study.who):
         object.__setattr__(person, "site", "A" if number % 2 == 0 else "B")
     page = Page(build_group_report(study.write()))
-    assert "Site and diagnosis are associated (Cramér's V 1.00)" in page.text
+    assert "every site has only one of the groups" in page.text
+    assert page.text.index("every site has only one") < page.text.index("Errors and warnings", 400)
     assert "Only one diagnosis at A, B" in page.text
 
 
@@ -268,3 +270,36 @@ def test_sessions_get_a_column_of_their_own(study):
 
 def _headings(page: Page) -> list[str]:
     return re.findall(r'data-sort="\w+">([^<]*)<', page.source)
+
+
+def test_the_headline_is_the_first_thing_on_the_page(page, group_output):
+    metrics = json.loads((group_output / "group_metrics.json").read_text())
+    found = metrics["tasks"][0]["headline"]
+    main = page.source[page.source.index("<main") :]
+    text = re.sub(r"<[^>]+>", " ", main)
+    assert found["sentence"] in text
+    assert found["numbers"] in text
+    assert text.index(found["sentence"]) < text.index("No errors") if "No errors" in text else True
+    assert text.index(found["sentence"]) < 300
+
+
+def test_networks_are_compared_in_pairs(page):
+    assert "minus" in page.text
+    assert "p, corrected for 1 pair" in page.text
+
+
+def test_folds_and_final_model_are_told_apart_where_only_one_is_harmonised(tmp_path):
+    """No fold changes anything, the final model does: both are said."""
+    study = GroupStudy(tmp_path / "out", people=8, folds=2)
+    folder = study.write()
+    for fold in (1, 2):
+        ones = study._gains(fold)
+        ones.gains[:] = 1
+        place = study.folder_of(study.networks[0]) / f"fold-{fold}"
+        ones.save(place / "harmonisation.npz")
+        edit_json(
+            place / "model.json", warnings=["Site A: none of its signal could be harmonised."]
+        )
+    page = Page(build_group_report(folder))
+    assert "In no fold was any signal changed, because there were too few people" in page.text
+    assert "The final model, trained on everybody, does change them" in page.text

@@ -1,14 +1,18 @@
 """Pieces of the group report against known truth: outliers, gains, transforms."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from report.group_study import AFFINE, GroupStudy, head
+from report.pictures import decode
 
+from bids_gevnet.bids.derivatives import BRAIN_MASK, tensor_ending
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.report.group.cohort import (
     count_sites,
@@ -19,23 +23,61 @@ from bids_gevnet.report.group.cohort import (
 from bids_gevnet.report.group.harmonisation import (
     RishReader,
     draw_gains,
+    draw_site_effect,
     explained_by_site,
     group_mask,
     measure_site_effect,
     thin_out,
+    why_unchanged,
 )
+from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.mosaic import draw_mosaic, read_transform
 from bids_gevnet.report.group.quality_strips import draw_strips, nice_ticks
-from bids_gevnet.report.group.results import Evaluation, TaskResult, Value, read_results, verdict
+from bids_gevnet.report.group.results import Evaluation, Headline, read_headline, read_results
 from bids_gevnet.report.group.saliency import sphere_scene
-from bids_gevnet.report.group.study_files import CohortScan, read_study
-from bids_gevnet.report.scan_files import Volume, find_scans
+from bids_gevnet.report.group.study_files import CohortScan, FoldModel, read_study
+from bids_gevnet.report.scan_files import Volume, find_scans, read_volume
 
 
 def scan(key: int, label: str, site: str, **more) -> CohortScan:
     known = {"age": 70.0, "sex": "F", "motion": 0.1} | more
     name = f"sub-{key:02d}"
     return CohortScan(f"p{key}", name, "", name, label, site, **known)
+
+
+def test_the_mean_is_over_the_scans_that_have_maps_on_one_grid(tmp_path):
+    study = read_study(GroupStudy(tmp_path / "out", people=6, folds=2).write())
+    files = [scan.files for scan in study.scans]
+    brain = read_volume(files[0].standard(BRAIN_MASK))
+    paths = [scan.standard(tensor_ending("fa")) for scan in files]
+    for number, path in enumerate(paths[:4]):
+        write_image(path, (0.2 * (number % 2) + 0.3) * brain.data, brain.affine)
+    paths[4].unlink()
+    write_image(paths[5], np.ones((3, 3, 3), np.float32), np.eye(4))
+    maps = draw_mean_maps(study.scans)
+    assert maps.scans == 4
+    assert maps.missing == list(study.scans[4:])
+    shades = decode(maps.fa.slices[0].images["map"])
+    middle = shades[len(shades) // 2, shades.shape[1] // 2]
+    assert middle == pytest.approx(np.full(3, 255 * 0.4 / 0.8), abs=4)  # the mean, of 0 to 0.8
+    colours = decode(maps.colours[0].images["colours"])
+    assert colours[..., 0].max() == 255
+    assert colours[..., 1:].max() == 0  # all fibres run from right to left
+    for path in paths:
+        path.unlink(missing_ok=True)
+    assert draw_mean_maps(study.scans) is None
+
+
+def test_a_scan_far_from_its_site_is_ringed_and_named_in_the_plot():
+    scans = [scan(n, "AD", "A", motion=0.1 + 0.01 * n) for n in range(9)]
+    scans.append(scan(9, "AD", "A", motion=3.0))
+    (strip,) = [s for s in draw_strips(scans, measure_scans(scans)) if s.measure.key == "motion"]
+    assert strip.svg.count('class="far-ring"') == 1
+    assert ">sub-09</text>" in strip.svg
+    assert strip.svg.count('class="usual"') == 1  # one site with enough scans
+    few = draw_strips(scans[:5], measure_scans(scans[:5]))[0]
+    assert "usual" not in few.svg
+    assert "far-" not in few.svg
 
 
 def test_sites_count_people_not_scans():
@@ -137,6 +179,34 @@ def test_gain_maps_show_the_site_that_is_changed(study):
     assert maps[1].mean == 0
 
 
+def test_every_shell_has_energies_and_gains_of_its_own(tmp_path):
+    """The second shell of B is half as strong as it was, and its gains bring it back."""
+    out = GroupStudy(tmp_path / "out", people=6, folds=2).write()
+    for path in out.rglob("*_param-rish*_dwimap.nii.gz"):
+        image = nib.load(path)
+        data = image.get_fdata(dtype=np.float32)
+        write_image(path, np.stack([data, data / 4], axis=-1), image.affine)
+    study_files = read_study(out)
+    folds = study_files.folds_of("first-v-second", "ckn2+gevnet")
+    for model in folds:
+        gains = np.concatenate([model.gains.gains, 2 * np.ones_like(model.gains.gains)], axis=-1)
+        both = replace(model.gains, gains=gains, b_values=(1000.0, 3000.0))
+        model.__dict__["gains"] = both
+    effect = measure_site_effect(folds, RishReader(study_files.scans))
+    count = len(effect.degrees)
+    assert effect.shells == ("b = 1000", "b = 3000")
+    assert effect.before.shape[1] == 2 * count
+    np.testing.assert_allclose(
+        effect.before[:, count:], effect.before[:, :count] - np.log(4), atol=1e-5
+    )
+    np.testing.assert_allclose(effect.after[:, count:], effect.before[:, :count], atol=1e-5)
+    picture = draw_site_effect(effect, name="h1")
+    assert "Degree 0, b = 1000" in picture
+    assert "Degree 2, b = 3000" in picture
+    maps = draw_gains(folds[0], group_mask(study_files))
+    assert {own.picture.name.split(", ")[-1] for own in maps} == {"b = 1000", "b = 3000"}
+
+
 def test_thinning_keeps_means():
     rng = np.random.default_rng(0)
     grid = rng.normal(3, 1, (99, 117, 95))
@@ -217,33 +287,43 @@ def test_sphere_is_coloured_alike_on_both_sides():
     assert all(colours[a] == colours[b] for a, b in both)
 
 
-def evaluation(low: float, p: float | None, value: float = 0.8) -> Evaluation:
-    pooled = {"balanced_accuracy": {"value": value, "low": low, "high": 0.95}}
-    test = {"n": 99, "balanced_accuracy": {"p": p}}
-    return Evaluation(pooled, [], [], {}, [], [], {}, test)
+def test_a_headline_of_any_other_kind_is_none():
+    assert read_headline({"sentence": "So.", "level": "good", "numbers": 3}) == Headline(
+        "good", "So."
+    )
+    for raw in (None, 3, {}, {"sentence": "So."}, {"sentence": 1, "level": "good"}):
+        assert read_headline(raw).level == "note"
 
 
-def task(
-    folds: Evaluation, *, lead: float = 0.1, sites_out: Evaluation | None = None
-) -> TaskResult:
-    from bids_gevnet.report.group.results import Bar, ModelResult
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ((), "the sites do not differ by more"),
+        (
+            ("Site and diagnosis cannot be separated: no",),
+            "site and diagnosis cannot be separated",
+        ),
+        (
+            ("Site A has 2 participants: none of its signal could be harmonised.",),
+            "too few people",
+        ),
+        (("Too few scans to harmonise sites.",), "too few people"),
+    ],
+)
+def test_the_right_reason_is_given_where_nothing_was_harmonised(texts, reason):
+    card = {"sites": ["A", "B"], "warnings": list(texts)}
+    model = FoldModel(Path("x"), "t", "n", 1, card)
+    assert reason in why_unchanged([model])
+    alone = FoldModel(Path("x"), "t", "n", 1, {"sites": ["A"]})
+    assert why_unchanged([alone]) == "there was only one site"
 
-    model = ModelResult("network", "ckn2+gevnet", "Net", "", folds, sites_out)
-    rival = Bar("Site alone", Value(0.3, lead, 0.5), "a confound")
-    return TaskResult("t1", "a-v-b", "a v. b", ("a", "b"), 0.5, 10, 10, [model], [rival])
 
-
-def test_verdicts_are_careful():
-    assert verdict(task(evaluation(0.6, 0.01)))[0] == "good"
-    assert "not distinguishable from chance" in verdict(task(evaluation(0.45, 0.01)))[1]
-    assert "not distinguishable from chance" in verdict(task(evaluation(0.6, 0.2)))[1]
-    level, text = verdict(task(evaluation(0.6, 0.01), lead=-0.1))
-    assert level == "warning"
-    assert "Site alone" in text
-    level, text = verdict(task(evaluation(0.6, 0.01), sites_out=evaluation(0.4, None, 0.55)))
-    assert level == "warning"
-    assert "At held-out sites it is not distinguishable from chance" in text
-    assert verdict(TaskResult("t1", "x", "x", (), None, 0, 0, []))[0] == "note"
+def test_calibration_needs_people():
+    pooled = {"ece": 0.1, "accuracy": 0.5}
+    few = Evaluation(pooled | {"n_participants": 99}, [], [], {}, [], [], {}, {})
+    many = Evaluation(pooled | {"n_participants": 100}, [], [], {}, [], [], {}, {})
+    assert [row[0] for row in few.rows] == ["Accuracy"]
+    assert [row[0] for row in many.rows] == ["Accuracy", "Calibration error"]
 
 
 def test_results_of_an_unknown_file_are_none():

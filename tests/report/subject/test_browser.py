@@ -9,7 +9,7 @@ from report.fact_files import add_prediction
 from bids_gevnet.report.subject.page import build_subject_report
 
 WIDTHS = (390, 900, 1400)
-VISIBLE = "getComputedStyle(document.querySelector('.flicker .layer-{}')).visibility"
+VISIBLE = "getComputedStyle(document.querySelector('.layer-{}')).visibility"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_every_section_has_a_size(browser, report):
     heights = browser.evaluate(
         "[...document.querySelectorAll('section')].map(s => [s.id, s.clientHeight])"
     )
-    assert len(heights) == 13
+    assert len(heights) == 15
     assert all(height > 80 for _, height in heights)
 
 
@@ -47,33 +47,49 @@ def test_dark_and_light_differ_and_can_be_chosen(browser, report):
     assert browser.evaluate(colour) == dark
 
 
-def test_flicker_by_keyboard(browser, report):
+FLICKERS = [("s1-template", "scan", "template"), ("s1-correction", "after", "before")]
+
+
+@pytest.mark.parametrize(("section", "first", "second"), FLICKERS)
+def test_flicker_by_keyboard(browser, report, section, first, second):
     browser.open(report, prefers_reduced_motion="no-preference")
-    scan, template = VISIBLE.format("scan"), VISIBLE.format("template")
+    scan, template = VISIBLE.format(first), VISIBLE.format(second)
+    button = f"document.querySelector('#{section} [data-flicker-play]')"
     assert (browser.evaluate(scan), browser.evaluate(template)) == ("visible", "hidden")
-    browser.evaluate("document.querySelector('[data-flicker-play]').focus()")
+    browser.evaluate(f"{button}.focus()")
     browser.press(" ")
     assert browser.evaluate(template) == "visible"
-    pressed = "document.querySelector('[data-flicker-play]').ariaPressed"
-    assert browser.evaluate(pressed) == "true"
+    assert browser.evaluate(f"{button}.ariaPressed") == "true"
     assert browser.wait_for(f"{scan} === 'visible'")  # it swaps by itself
     assert browser.wait_for(f"{template} === 'visible'")
     browser.press("Enter")
-    assert browser.evaluate(pressed) == "false"
+    assert browser.evaluate(f"{button}.ariaPressed") == "false"
     shown = browser.evaluate(scan)
     assert not browser.wait_for(f"{scan} !== '{shown}'", seconds=1.6)
 
 
-def test_readers_who_want_less_motion_swap_by_hand(browser, report):
+@pytest.mark.parametrize(("section", "first", "second"), FLICKERS)
+def test_readers_who_want_less_motion_swap_by_hand(browser, report, section, first, second):
     browser.open(report, prefers_reduced_motion="reduce")
-    template = VISIBLE.format("template")
-    button = "document.querySelector('[data-flicker-play]')"
+    template = VISIBLE.format(second)
+    button = f"document.querySelector('#{section} [data-flicker-play]')"
     assert browser.evaluate(f"{button}.textContent") == "Swap"
     browser.evaluate(f"{button}.click()")
     assert browser.evaluate(template) == "visible"
+    state = f"document.querySelector('#{section} [data-flicker-state]').textContent"
+    assert browser.evaluate(state).lower() == f"showing: {second}."
     assert not browser.wait_for(f"{template} === 'hidden'", seconds=1.6)
     browser.evaluate(f"{button}.click()")
     assert browser.evaluate(template) == "hidden"
+
+
+def test_glyphs_change_their_colours_without_a_script(browser, report):
+    browser.open(report)
+    shown = "getComputedStyle(document.querySelector('.crossings .layer-{}')).display"
+    assert browser.evaluate(shown.format("amplitude")) == "none"
+    browser.evaluate("document.querySelector('.crossings input[value=amplitude]').click()")
+    assert browser.evaluate(shown.format("direction")) == "none"
+    assert browser.evaluate(shown.format("amplitude")) != "none"
 
 
 def test_scenes_turn_by_keyboard_and_come_back(browser, report):

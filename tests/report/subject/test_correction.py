@@ -1,7 +1,11 @@
+import base64
+import io
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from bids_gevnet.facts import CorrectionFacts, OutlierSlice, SusceptibilityField
 from bids_gevnet.interfaces.series import to_rows
@@ -41,14 +45,34 @@ def test_everything_is_told():
     assert "three planes" in view.field_chart
 
 
-def test_the_field_is_drawn_over_the_head_and_not_beyond_it():
+def shown_pixels(chart):
+    """Count the pixels that are drawn in each of the pictures of a chart."""
+    uris = re.findall(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)", chart)
+    images = [Image.open(io.BytesIO(base64.b64decode(uri))).convert("RGBA") for uri in uris]
+    return [int((np.asarray(image)[..., 3] > 0).sum()) for image in images]
+
+
+def test_the_field_is_drawn_in_the_head_and_not_beyond_it():
     head = np.zeros((9, 8))
-    head[1:3, 1:3] = 1
+    head[2:4, 2:4] = 1
     with_head = replace(RUN, field=replace(FIELD, head=(to_rows(head),) * 3))
     (view,) = describe_corrections([with_head], "s1")
     (bare,) = describe_corrections([RUN], "s1")
-    # All contours of this field but one lie beyond the head.
-    assert len(view.field_chart) < len(bare.field_chart)
+    # Two by two voxels with a rim of one voxel (a cross dilates four by four without corners).
+    assert shown_pixels(view.field_chart)[:3] == [12] * 3
+    assert shown_pixels(bare.field_chart)[:3] == [72] * 3
+    assert "Displacement (mm)" in view.field_chart  # the colour bar says what it shows
+
+
+def test_every_slice_has_a_place_in_the_matrix_and_replaced_ones_a_mark():
+    z_scores = np.zeros((7, 20))
+    z_scores[3, 17], z_scores[5, 2] = -8.5, -4.25
+    (view,) = describe_corrections([replace(RUN, slice_z_scores=to_rows(z_scores))], "s1")
+    assert "20 slices in 7 volumes" in view.outlier_chart
+    assert "2 slices were replaced" in view.outlier_chart
+    assert "-8.5 standard deviations" in view.outlier_chart
+    (none,) = describe_corrections([RUN], "s1")
+    assert none.outlier_chart is None
 
 
 @pytest.mark.parametrize("reason", WHY_NOT_SUSCEPTIBILITY)
@@ -75,6 +99,9 @@ def test_eddy_currents_that_were_not_estimated_are_not_shown():
         {"eddy_terms_mm": ((1.0, 2.0), (3.0, 4.0))},
         {"outliers": ()},
         {"outlier_slices": None},
+        {"slice_z_scores": ((1.0, 2.0), (3.0,))},
+        {"slice_z_scores": ((), ())},
+        {"slice_z_scores": ((0.0, 1.0),)},  # fewer than the outliers name
         {"field": SusceptibilityField()},
         {"field": replace(FIELD, planes_mm=(((1.0,),),) * 3)},
         {"field": replace(FIELD, planes_mm=FIELD.planes_mm[:2])},
@@ -89,7 +116,17 @@ def test_missing_facts_leave_gaps_and_do_not_fail(missing):
 
 
 def test_other_methods_have_no_section():
-    assert describe_corrections([CorrectionFacts(method="eddy"), CorrectionFacts()], "s1") == []
+    assert describe_corrections([CorrectionFacts(method="ants"), CorrectionFacts()], "s1") == []
+
+
+def test_eddy_tells_whether_the_tensor_fits_better():
+    run = replace(RUN, method="eddy", misfit_before=0.0354, misfit_after=0.0241, outliers=())
+    (view,) = describe_corrections([run], "s1")
+    shown = {name: (value, remark) for name, value, remark in view.figures}
+    assert shown["Tensor misfit"] == ("0.024", "of b0; 0.035 before")
+    page = render_fragment([view])
+    assert "Correction by FSL eddy" in page
+    assert "Not done" not in page
 
 
 def render_fragment(views):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report.fact_files import add_prediction, edit_facts
+from report.fact_files import add_prediction, drop_images, edit_facts
 from report.pages import Page
 
 from bids_gevnet.bids.derivatives import FACTS
@@ -15,16 +15,9 @@ from bids_gevnet.report.scan_files import find_scans, read_failed_stages
 from bids_gevnet.report.subject.page import build_subject_report
 
 SECTIONS = (
-    "summary", "acquisition", "gradients", "motion", "quality", "mask", "template", "sphere",
-    "rish",
+    "summary", "colours", "acquisition", "gradients", "correction", "motion", "quality", "mask",
+    "template", "sphere", "rish",
 )  # fmt: skip
-
-
-def drop_images(derivatives: Path) -> None:
-    """Make a report quick; templates and alerts see every oddity all the same."""
-    for image in derivatives.rglob("*.nii.gz"):
-        if "desc-preproc_dwi" not in image.name or "space-" in image.name:
-            image.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +69,7 @@ def test_lines_are_vectors_and_images_are_png(page):
     assert len(pictures) > 40
     assert all(href.startswith("data:image/png;base64,") for href in pictures)
     charts = [found for found in page.named("svg") if found.get("class") == "chart"]
-    assert len(charts) == 5  # motion, and a profile for each of four voxels
+    assert len(charts) == 6  # motion, carpet, and a profile for each of four voxels
     outlines = [found for found in page.named("path") if "outline" in (found.get("class") or "")]
     assert len(outlines) >= 20
 
@@ -199,7 +192,7 @@ def test_what_could_not_be_read_is_a_note(derivatives):
     edit_facts(derivatives, mask={"method": "by hand", "volume_ml": 1400.0}, spin=1)
     page = Page(build_subject_report(derivatives, "01"))
     assert (
-        "● Note Facts of this scan that could not be read: mask.method: one of bet, otsu was"
+        "● Note Facts of this scan that could not be read: mask.method: one of bet, otsu, given"
         in page.text
     )
     assert "spin: not known to this version." in page.text

@@ -1,0 +1,195 @@
+"""A finished model on a labelled dataset it was not trained on; nothing is fitted.
+
+Scans are harmonised with the model's own gains where it knows their site, and are left as they
+are elsewhere. Scores become probabilities with the model's own temperature. Whoever was in the
+training data, by name or by the content of the scan, is left out, and so is whoever has a label
+that the model does not know.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.errors import InputError, name_people
+from bids_gevnet.learn.cohort.copies import refuse_copies
+from bids_gevnet.learn.cohort.left_out import name_left_out
+from bids_gevnet.learn.cohort.members import Cohort, write_cohort
+from bids_gevnet.learn.cohort.store import StoredScan
+from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
+from bids_gevnet.learn.evaluate.predictions_table import TaskResult, write_predictions
+from bids_gevnet.learn.models.calibration import softmax
+from bids_gevnet.learn.models.files import load_model
+from bids_gevnet.learn.models.newcomers import SEEN, check_fit, leave_out, leave_out_seen
+from bids_gevnet.learn.models.prediction import out_of_range
+from bids_gevnet.learn.train.batches import ScanReader
+from bids_gevnet.learn.train.jobs import JobScan
+from bids_gevnet.learn.train.loop import autocast
+from bids_gevnet.learn.train.trainer import evaluate_scans
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from bids_gevnet.layout import OutputLayout
+    from bids_gevnet.learn.cohort.scan_rows import ScanRow
+    from bids_gevnet.learn.models.files import Model, ModelCard
+    from bids_gevnet.learn.train.distributed import Processes
+
+
+def choose_scored(cohort: Cohort, card: ModelCard) -> Cohort:
+    """Leave out whom a model must not or cannot judge; refuse scans that do not fit it.
+
+    Parameters
+    ----------
+    cohort : Cohort
+    card : ModelCard
+    """
+    check_fit(cohort, card)
+    unknown = f"not of the model's classes ({', '.join(card.labels)})"
+
+    def reason(row: ScanRow) -> str | None:
+        known = row.label in card.labels
+        return None if known else f"{cohort.target} {row.label}, {unknown}"
+
+    chosen = leave_out_seen(leave_out(cohort, reason), card)
+    _require_labels(chosen, card)
+    return chosen
+
+
+def score_cohort(
+    cohort: Cohort,
+    folders: Sequence[Path],
+    model_dir: Path,
+    output: OutputLayout,
+    processes: Processes,
+) -> dict[str, Any]:
+    """Write the tables of cohort and predictions of a finished model.
+
+    Parameters
+    ----------
+    cohort : Cohort
+        From `choose_scored`.
+    folders : sequence of Path
+        Where in the store each of its scans is.
+    model_dir : Path
+    output : OutputLayout
+    processes : Processes
+        This process and its device.
+
+    Returns
+    -------
+    about : dict
+        What the metrics say beside their figures.
+    """
+    model = load_model(model_dir)
+    place = dict(zip((row.scan for row in cohort.rows), folders, strict=True))
+    scored = leave_out(
+        cohort,
+        lambda row: (
+            SEEN if StoredScan(place[row.scan]).fingerprint in model.card.fingerprints else None
+        ),
+    )
+    _require_labels(scored, model.card)
+    refuse_copies(scored.rows, [place[row.scan] for row in scored.rows])
+    reader = ScanReader([_scan(row, place[row.scan], model.card) for row in scored.rows], model[2])
+    model.network.to(processes.device)
+    precision = partial(autocast, "float32", processes.device)
+    scores = evaluate_scans(model.network, reader, processes, precision)
+    result = TaskResult(
+        task=model.card.task,
+        title=" v. ".join(model.card.labels),
+        kind="network",
+        model=model.card.network,
+        scheme=EXTERNAL,
+        labels=model.card.labels,
+        rows=scored.rows,
+        folds=np.ones(len(scored.rows), dtype=np.intp),
+        probabilities=softmax(np.array(scores), model.card.temperature),
+    )
+    write_cohort(output.cohort_table, scored, {})
+    write_predictions(output.predictions_table, [result])
+    return _about(scored, model, model_dir, _unusual(model.card, reader, scored.rows))
+
+
+def _scan(row: ScanRow, folder: Path, card: ModelCard) -> JobScan:
+    return JobScan(
+        folder=str(folder),
+        participant=row.participant,
+        session=row.session,
+        scan=row.scan,
+        label=card.labels.index(row.label),
+        site=row.site,
+        motion=row.motion,
+        covariates=dict(row.covariates),
+    )
+
+
+def _unusual(card: ModelCard, reader: ScanReader, rows: Sequence[ScanRow]) -> list[str]:
+    """Name scans with more motion, or another signal, than any the model was trained on."""
+    return [
+        row.scan
+        for index, row in enumerate(rows)
+        if out_of_range(card, site=None, motion=row.motion, values=reader.read(index)[0])
+    ]
+
+
+def _about(
+    cohort: Cohort, model: Model, model_dir: Path, unusual: Sequence[str]
+) -> dict[str, Any]:
+    card = model.card
+    sites, gains = {row.site for row in cohort.rows}, model.gains
+    known = {site for site in sites if gains is not None and gains.corrects(site)}
+    apart = sorted(sites - known)
+    warnings = list(cohort.warnings)
+    if card.harmonised and apart:
+        people = {row.participant for row in cohort.rows if row.site in apart}
+        warnings.append(
+            f"The model has no harmonisation for {', '.join(apart)}: scans of {len(people)} "
+            "people were taken as they are."
+        )
+    if unusual:
+        warnings.append(
+            "More motion, or another strength of the signal, than in any scan the model was "
+            f"trained on: {len(unusual)} ({name_people(unusual)})."
+        )
+    return {
+        "target": cohort.target,
+        "left_out": [dataclasses.asdict(entry) for entry in cohort.left_out],
+        "training": [],
+        "leave_site_out": [],
+        "warnings": warnings,
+        "external": {
+            "model": str(model_dir),
+            "network": card.network,
+            "digest": card.digest,
+            "dataset": cohort.dataset,
+            "trained_on": card.dataset,
+            "training_participants": len(card.participants),
+            "sites": list(card.sites),
+            "harmonised": card.harmonised,
+            "harmonised_sites": sorted(known),
+            "temperature": card.temperature,
+            "unusual": list(unusual),
+        },
+    }
+
+
+def _require_labels(cohort: Cohort, card: ModelCard) -> None:
+    counts = Counter({label: len(cohort.people(label)) for label in card.labels})
+    if all(counts.values()):
+        return
+    listed = ", ".join(f"{count} {label}" for label, count in counts.items())
+    lines = name_left_out(cohort.left_out)
+    raise InputError(
+        expected=f"people of every class of the model ({', '.join(card.labels)}) whom it has not "
+        "seen",
+        found=listed + (f"; left out are {'; '.join(lines)}" if lines else ""),
+        remedy="give the --target whose values are the model's classes, or another dataset; if "
+        "this is not the dataset the model was trained on, give it a Name of its own in "
+        "dataset_description.json",
+    )

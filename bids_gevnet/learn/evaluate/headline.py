@@ -1,0 +1,315 @@
+"""The answer of a study in a sentence: whether and by what groups are told apart, and the network.
+
+Confounds come first where they win: what site, motion, or age and sex alone tell apart says
+nothing about the brain. Every claim rests on a test that allows for how many models and tasks
+were looked at (`contest`); where nothing can be claimed, the sentence says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from bids_gevnet.learn.evaluate.baselines import BASELINES
+from bids_gevnet.learn.evaluate.contest import (
+    Contender,
+    difference,
+    expected_of_best,
+    network_against_simple,
+    strongest,
+    tested_together,
+)
+from bids_gevnet.learn.evaluate.curves import constant_answer
+from bids_gevnet.learn.evaluate.intervals import NOTHING
+from bids_gevnet.learn.evaluate.permutation import holm, p_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bids_gevnet.learn.evaluate.intervals import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """The models of one task, tested.
+
+    Parameters
+    ----------
+    task : str
+    labels : tuple of str
+    networks, simple, confounds : lists of Contender
+    reason : str or None
+        Why models of the scans could not be tested within sites.
+    expected : Value
+        Balanced accuracy to expect of the best model of the scans in other people.
+    against : str
+        "adds", "worse" or "neither": the best network beside the simple models.
+    tasks : int
+        How many tasks p-values are corrected for.
+    elsewhere : dict of str to Value
+        Balanced accuracy of each model at sites left out of training.
+    """
+
+    task: str
+    labels: tuple[str, ...]
+    networks: list[Contender]
+    simple: list[Contender]
+    confounds: list[Contender]
+    reason: str | None
+    expected: Value
+    against: str
+    tasks: int
+    elsewhere: dict[str, Value]
+
+    @property
+    def of_scans(self) -> list[Contender]:
+        """Models that see the scans."""
+        return [*self.networks, *self.simple]
+
+    @property
+    def chance(self) -> float:
+        """Balanced accuracy of guessing."""
+        return 1 / len(self.labels)
+
+    @property
+    def best(self) -> Contender | None:
+        """The strongest model of the scans."""
+        return strongest(self.of_scans)
+
+    @property
+    def network(self) -> Contender | None:
+        """The strongest network."""
+        return strongest(self.networks)
+
+    @property
+    def confound(self) -> Contender | None:
+        """The strongest confound that tells the groups apart."""
+        return strongest([c for c in self.confounds if c.above(self.chance)])
+
+
+def run_contest(
+    task: str,
+    contenders: Sequence[Contender],
+    *,
+    elsewhere: dict[str, Value],
+    resamples: int,
+    permutations: int,
+    seed: int,
+) -> Contest:
+    """Test the models of a task on its folds.
+
+    Parameters
+    ----------
+    task : str
+    contenders : sequence of Contender
+        On the same scans.
+    elsewhere : dict of str to Value
+    resamples, permutations, seed : int
+    """
+    options: dict[str, Any] = {"count": permutations, "seed": seed}
+    of_scans, reason = tested_together(
+        [c for c in contenders if c.kind != "confound"], confounds=False, **options
+    )
+    confounds, _ = tested_together(
+        [c for c in contenders if c.kind == "confound"], confounds=True, **options
+    )
+    networks = [c for c in of_scans if c.kind == "network"]
+    simple = [c for c in of_scans if c.kind == "simple"]
+    network = strongest(networks)
+    against = "neither"
+    if network is not None:
+        against = network_against_simple(network, simple, networks=len(networks), **options)
+    return Contest(
+        task=task,
+        labels=contenders[0].held_out.labels if contenders else (),
+        networks=networks,
+        simple=simple,
+        confounds=confounds,
+        reason=reason,
+        expected=expected_of_best(of_scans, count=resamples, seed=seed) if of_scans else NOTHING,
+        against=against,
+        tasks=1,
+        elsewhere=elsewhere,
+    )
+
+
+def correct_for_tasks(contests: Sequence[Contest]) -> list[Contest]:
+    """Correct the p-values of all tasks for their number, after Holm by the best of each task."""
+    raw = {
+        i: contest.best.p
+        for i, contest in enumerate(contests)
+        if contest.best is not None and contest.best.p is not None
+    }
+    after = list(contests)
+    for i, p in zip(raw, holm(list(raw.values())), strict=True):
+        factor = p / raw[i]
+        after[i] = replace(
+            contests[i],
+            networks=[_times(c, factor) for c in contests[i].networks],
+            simple=[_times(c, factor) for c in contests[i].simple],
+            tasks=len(raw),
+        )
+    return after
+
+
+def _times(contender: Contender, factor: float) -> Contender:
+    return replace(contender, p=None if contender.p is None else min(1.0, factor * contender.p))
+
+
+def headline(contest: Contest) -> dict[str, Any]:
+    """Say what a task found: level, sentence, a line of numbers, and what they rest on.
+
+    Returns
+    -------
+    headline : dict
+        ``level`` ("good", "warning" or "note"), ``sentence``, ``numbers`` and, for programs,
+        ``told_apart``, ``best``, ``confound``, ``network``, ``network_adds``, ``difference``.
+    """
+    best, confound, network = contest.best, contest.confound, contest.network
+    level, sentence = _sentence(contest)
+    rival = strongest(contest.simple)
+    gap = NOTHING
+    if network is not None and rival is not None:
+        gap = difference(network.held_out, rival.held_out)
+    return {
+        "level": level,
+        "sentence": sentence,
+        "numbers": _numbers(contest, rival, gap),
+        "told_apart": level == "good" or (best is not None and best.above(contest.chance)),
+        "best": None if best is None else best.model,
+        "best_p": None if best is None else best.p,
+        "expected": contest.expected,
+        "confound": None if confound is None else confound.model,
+        "network": None if network is None else network.model,
+        "network_adds": contest.against,
+        "simple": None if rival is None else rival.model,
+        "difference": gap,
+        "models_compared": len(contest.of_scans),
+        "tasks": contest.tasks,
+    }
+
+
+def _sentence(contest: Contest) -> tuple[str, str]:
+    """Give level and sentence."""
+    groups = _and(contest.labels)
+    best, confound = contest.best, contest.confound
+    if best is None or best.value["value"] is None:
+        return "note", f"There are no results that could tell {groups} apart."
+    if contest.reason is not None and len(set(best.held_out.sites.tolist())) > 1:
+        return "warning", (
+            f"Careful: whether {groups} differ cannot be told from this study, because every site "
+            "has only one of the groups: a difference between scanners looks the same."
+        )
+    if confound is not None:
+        return "warning", _confounded(contest, best, confound)
+    if not best.above(contest.chance):
+        return "note", (
+            f"{groups} could not be told apart: no model of the scans, "
+            f"{'network or simpler' if contest.networks else 'however simple'}, was "
+            "distinguishable from chance."
+        )
+    return "good", (
+        f"{groups} can be told apart by their scans, best by {_what(best)}"
+        f"{_network_clause(contest, best)}."
+    )
+
+
+def _confounded(contest: Contest, best: Contender, confound: Contender) -> str:
+    """Write the sentence of a study in which a confound tells the groups apart."""
+    instead = BASELINES[confound.model].lesson
+    verb = "tell" if " and " in instead else "tells"
+    start = f"Careful: {instead} alone {verb} {_and(contest.labels)} apart"
+    if not best.above(contest.chance):
+        return f"{start}; no difference in the scans was found beyond that."
+    if confound.model == "site":
+        how = "within sites the scans still do"  # labels are exchanged within sites
+    elif (difference(best.held_out, confound.held_out)["low"] or 0.0) > 0:
+        how = "the scans do better"
+    else:
+        return (
+            f"{start}, and the scans are not clearly better at it: the result may be about "
+            f"{instead} and not about the groups."
+        )
+    return f"{start}; {how}, best by {_what(best)}{_network_clause(contest, best)}."
+
+
+def _what(model: Contender) -> str:
+    if model.kind == "network":
+        return f"the network ({model.title})"
+    baseline = BASELINES.get(model.model)
+    if baseline is not None and baseline.maps:
+        return f"a linear model of whole-brain maps ({model.title})"
+    return f"a few numbers per scan ({model.title})"
+
+
+def _network_clause(contest: Contest, best: Contender) -> str:
+    network = contest.network
+    if network is None or not contest.simple:
+        return ""
+    if best.kind == "network":
+        if contest.against == "adds":
+            return ", which does better than every simpler model"
+        return "; simpler models are not clearly worse"
+    clause = "the network adds nothing to that"
+    if constant_answer(network.held_out) is not None:
+        clause = "the network has learned nothing"
+    elif contest.against == "worse":
+        clause = "the network does worse"
+    elif not network.above(contest.chance):
+        clause = "the network alone is not distinguishable from chance"
+    return f"; {clause}"
+
+
+def _numbers(contest: Contest, rival: Contender | None, gap: Value) -> str:
+    best, network = contest.best, contest.network
+    if best is None:
+        return ""
+    parts = [f"{best.title}: balanced accuracy {_say(best.value)}, chance {contest.chance:.2f}"]
+    if best.p is not None:
+        parts[0] += f", {p_text(best.p)}{_corrected(contest)}"
+    several = len(contest.of_scans) > 1
+    if best.above(contest.chance) and several and contest.expected["value"] is not None:
+        parts.append(
+            f"{contest.expected['value']:.2f} expected in other people, allowing for the choice "
+            f"among {len(contest.of_scans)} models"
+        )
+    elif best.needed is not None and best.needed <= 1:
+        parts.append(f"about {best.needed:.2f} would have been needed with this many people")
+    if network is not None and network is not best:
+        constant = constant_answer(network.held_out)
+        parts.append(
+            f"{network.title}: {_say(network.value)}" + (f", it {constant}" if constant else "")
+        )
+    if network is not None and rival is not None and gap["value"] is not None:
+        parts.append(f"{network.title} minus {rival.title}: {_say(gap, sign='+')}")
+    confound = contest.confound or strongest(contest.confounds)
+    if confound is not None and confound.value["value"] is not None:
+        said = f"{confound.title}, the strongest confound: {_say(confound.value)}"
+        first = contest.confound is not None  # what wins is said first
+        parts.insert(0 if first else len(parts), said)
+    away = contest.elsewhere.get(best.model)
+    if away is not None and away["value"] is not None:
+        parts.append(f"{best.title} at sites left out of training: {_say(away)}")
+    counts = ", ".join(
+        f"{best.held_out.participants(k)} {label}" for k, label in enumerate(contest.labels)
+    )
+    return "; ".join([*parts, counts]) + "."
+
+
+def _corrected(contest: Contest) -> str:
+    models = len(contest.of_scans)
+    over = [f"{models} models"] if models > 1 else []
+    over += [f"{contest.tasks} comparisons"] if contest.tasks > 1 else []
+    return f" (corrected for {' and '.join(over)})" if over else ""
+
+
+def _say(value: Value, sign: str = "") -> str:
+    if value["value"] is None:
+        return "n/a"
+    if value["low"] is None or value["high"] is None:
+        return f"{value['value']:{sign}.2f}"
+    return f"{value['value']:{sign}.2f} ({value['low']:{sign}.2f} to {value['high']:{sign}.2f})"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

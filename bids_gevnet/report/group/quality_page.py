@@ -1,0 +1,68 @@
+"""Build group_qc.html: who was scanned, how good the scans are, and a box to rate each of them."""
+
+from pathlib import Path
+
+from bids_gevnet.bids.writing import write_text
+from bids_gevnet.report.alerts import LEVELS
+from bids_gevnet.report.group.alerts import scan_alerts
+from bids_gevnet.report.group.cohort import count_sites, describe_classes, measure_scans
+from bids_gevnet.report.group.mean_maps import draw_mean_maps
+from bids_gevnet.report.group.mosaic import draw_mosaic
+from bids_gevnet.report.group.page import study_template
+from bids_gevnet.report.group.participants import describe_people
+from bids_gevnet.report.group.quality_strips import (
+    class_style,
+    draw_strips,
+    key_mark,
+    numbered_sites,
+)
+from bids_gevnet.report.group.study_files import StudyFiles, read_scan_table, read_table_text
+from bids_gevnet.report.page import render_page
+
+TABLE, PAGE = "group_qc.tsv", "group_qc.html"
+
+
+def build_quality_report(output_dir: Path, target: str) -> Path:
+    """Build the page from group_qc.tsv and the derivatives.
+
+    Parameters
+    ----------
+    output_dir : Path
+        Top of the derivatives, after the participant level.
+    target : str
+        Column of the table that scans are coloured by.
+
+    Returns
+    -------
+    page : Path
+        ``output_dir / group_qc.html``; the same bytes for the same files.
+    """
+    scans = tuple(read_scan_table(output_dir, read_table_text(output_dir / TABLE), target))
+    study = StudyFiles(output_dir, target, scans, (), {}, ())
+    measures = measure_scans(scans)
+    alerts = sorted(scan_alerts(study, measures), key=lambda alert: LEVELS.index(alert.level))
+    style = class_style(study.labels)
+    template = study_template(study)
+    page = render_page(
+        "group_quality.html.j2",
+        {
+            "title": "Quality of all scans",
+            "study": study,
+            "alerts": alerts,
+            "rating": True,
+            "far": {scans[i].key for measure in measures for i in measure.far},
+            "classes": describe_classes(scans),
+            "left_out": [],
+            "sites": count_sites(scans),
+            "looks": style,
+            "marks": {label: key_mark(*look) for label, look in style.items()},
+            "numbered": numbered_sites(study.sites),
+            "strips": draw_strips(scans, measures),
+            "people": describe_people(study, measures, []),
+            "mean_maps": draw_mean_maps(scans),
+            "mosaic": None if template is None else draw_mosaic(scans, template[1]),
+        },
+    )
+    path = output_dir / PAGE
+    write_text(path, page)
+    return path

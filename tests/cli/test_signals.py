@@ -1,0 +1,142 @@
+"""A signal at any moment: one sentence, its exit code, no traceback, nobody left behind."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bids_gevnet.cli.signals import stopping_on_signals
+from bids_gevnet.errors import StoppedError
+from bids_gevnet.phantom import tiny_settings
+from bids_gevnet.phantom.dataset import write_cohort
+
+STARTING = """\
+import os, signal, sys, threading, time
+from multiprocessing import forkserver
+from nipype.interfaces.utility import Function
+from nipype.pipeline.engine import Node, Workflow
+from bids_gevnet.cli.signals import stopping_on_signals
+from bids_gevnet.cli.workers import LocalProcessesPlugin
+from bids_gevnet.errors import StoppedError
+
+connect = forkserver.connect_to_new_process
+
+def connect_and_signal(fds):
+    connected = connect(fds)  # the worker is there and waits to be told what it is
+    os.kill(os.getpid(), int(sys.argv[2]))
+    return connected
+
+def wait():
+    import time
+    time.sleep(10)
+
+if __name__ == "__main__":
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # it may get the signal
+    forkserver.connect_to_new_process = connect_and_signal
+    workflow = Workflow("work", base_dir=sys.argv[1])
+    workflow.add_nodes([Node(Function(function=wait, output_names=["out"]), name="waits")])
+    try:
+        with stopping_on_signals():
+            workflow.run(plugin=LocalProcessesPlugin({"n_procs": 1}))
+    except StoppedError as stop:
+        sys.exit(stop.exit_code)
+"""
+
+
+class SignalsWhenItGoes:
+    """An object in whose `__del__` a signal arrives."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _meet_a_signal() -> None:
+    with stopping_on_signals():
+        SignalsWhenItGoes()
+        time.sleep(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_worker_is_being_started(tmp_path: Path, number: signal.Signals) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(STARTING)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path, str(int(number))],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 128 + number, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_signal_where_python_lets_no_exception_out(capfd: pytest.CaptureFixture[str]) -> None:
+    printed_before = sys.unraisablehook
+    with pytest.raises(StoppedError):
+        _meet_a_signal()
+    assert sys.unraisablehook is printed_before
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("signals") / "cohort"
+    write_cohort(folder, tiny_settings(groups=("AD",), per_group=2, sites=1))
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("correction", ["none", "ants"])
+def test_signals_at_random_moments(
+    cohort: Path, tmp_path: Path, correction: str, number: signal.Signals
+) -> None:
+    """Ctrl-C reaches all processes of a terminal, SIGTERM of a batch system the first alone."""
+    moments = random.Random(int(number))
+    for attempt in range(12):
+        out = tmp_path / f"out-{attempt}"
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bids_gevnet.cli.start", cohort, out),
+                *("participant", "--output-resolution", "12", "--correction", correction),
+                *("--skip-bids-validation", "--nprocs", "2"),
+            ],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(moments.uniform(0.3, 12))
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode in (0, 128 + number), said
+        assert "Traceback" not in said
+        assert "leaked" not in said
+        if process.returncode:
+            assert said.count("stopped by a signal") == 1
+        _wait_for_the_end_of_all(process.pid)
+
+
+def _wait_for_the_end_of_all(session: int) -> None:
+    for _ in range(100):
+        if not _members(session):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"still running: {_members(session)}")
+
+
+def _members(session: int) -> list[int]:
+    """List the processes of a session, but for those that have ended and were not asked."""
+    members = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, fields = status.read_text().rsplit(")", 1)
+        except OSError:  # it has just ended
+            continue
+        state, _, _, its_session = fields.split()[:4]
+        if int(its_session) == session and state != "Z":
+            members.append(int(name.split()[0]))
+    return members
