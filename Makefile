@@ -93,4 +93,4 @@ lock: $(STAMP)  ## Pin the image's packages by hash
 
 .PHONY: clean
 clean:  ## Remove the environment, caches and the demo
-	rm -rf $(VENV) $(DEMO) docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(DEMO) docs/_build docs/gallery docs/reference/generated docs/methods/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

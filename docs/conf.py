@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
 
+from method_figures import write_method_figures
 from reference_pages import write_reference_pages
 
 from bids_gevnet.versions import __version__
@@ -67,6 +68,7 @@ linkcheck_ignore = [r"https?://"]
 
 
 def setup(app: object) -> None:
-    """Write the pages that follow from the code before Sphinx looks for sources."""
+    """Write the pages and pictures that follow from the code before Sphinx looks for sources."""
     del app
     write_reference_pages(HERE / "reference" / "generated")
+    write_method_figures(HERE / "methods" / "generated")

@@ -1,11 +1,10 @@
 """The documentation names everything the code has, and quotes nothing that it has not."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from documented import load_reference_pages
 
 from bids_gevnet.cli.parser import build_parser
 from bids_gevnet.cli.progress import RESOURCE_COLUMNS
@@ -20,14 +19,7 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.pa
 @pytest.fixture(scope="module")
 def pages():
     """The module that writes the reference pages."""
-    pytest.importorskip("numpydoc")
-    path = DOCS / "_ext" / "reference_pages.py"
-    spec = importlib.util.spec_from_file_location("reference_pages", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reference_pages"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["reference_pages"]
+    return load_reference_pages()
 
 
 def test_every_option_is_on_the_page_of_the_command_line(pages):
@@ -38,7 +30,7 @@ def test_every_option_is_on_the_page_of_the_command_line(pages):
 
 
 def test_every_key_of_facts_and_model_card_has_a_sentence(pages):
-    for kind in (*pages._fact_classes(pages.ScanFacts), pages.ModelCard):
+    for kind in (*pages._fact_classes(pages.ScanFacts), pages.ModelCard, pages.TrainOptions):
         for name, text in pages.described_fields(kind):
             assert text, f"{kind.__name__}.{name} has no description in its docstring"
 

@@ -23,6 +23,7 @@ from bids_gevnet.facts.json_form import Facts
 from bids_gevnet.facts.scan import ScanFacts
 from bids_gevnet.layout import OutputLayout
 from bids_gevnet.learn.models.files import ModelCard
+from bids_gevnet.learn.train.jobs import TrainOptions
 from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.nn.zoo import table as table_of_networks
 
@@ -52,6 +53,12 @@ _MODEL_INTRODUCTION = """\
 
 For whoever publishes or reads a model folder. `model.json` says what the model is and what it was
 trained on; the weights stand beside it in `model.safetensors`, never as pickled code.
+"""
+_OPTIONS_INTRODUCTION = """
+## Each of `options`
+
+`files` has a sha256 for each of `model.safetensors`, `harmonisation.npz` and `MODEL_CARD.md` that
+is there; `format` is the name and version of this form. `options` says how the model was trained:
 """
 _FILES_INTRODUCTION = """\
 # Files of a run
@@ -132,17 +139,12 @@ def facts_page() -> str:
 def described_fields(kind: type) -> list[tuple[str, str]]:
     """Return each field of a dataclass with the sentence of its docstring."""
     document = ClassDoc(kind)
-    entries = [*document["Attributes"], *document["Parameters"]]
     texts = {
         name.strip(): _cell(" ".join(entry.desc))
-        for entry in entries
+        for entry in [*document["Attributes"], *document["Parameters"]]
         for name in entry.name.split(",")
     }
-    types = {name.strip(): entry.type for entry in entries for name in entry.name.split(",")}
-    return [
-        (field.name, texts.get(field.name) or _cell(types.get(field.name, "")))
-        for field in dataclasses.fields(kind)
-    ]
+    return [(field.name, texts.get(field.name, "")) for field in dataclasses.fields(kind)]
 
 
 def _fact_classes(kind: type) -> Iterator[type]:
@@ -172,6 +174,10 @@ def model_card_page() -> str:
         "| key | holds |",
         "| --- | --- |",
         *(f"| `{name}` | {text} |" for name, text in described_fields(ModelCard)),
+        _OPTIONS_INTRODUCTION,
+        "| key | holds |",
+        "| --- | --- |",
+        *(f"| `{name}` | {text} |" for name, text in described_fields(TrainOptions)),
     ]
     return "\n".join(lines) + "\n"
 
