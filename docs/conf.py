@@ -11,6 +11,7 @@ sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
 
+from measured_figures import write_measured_figures
 from method_figures import write_method_figures
 from reference_pages import write_reference_pages
 
@@ -72,3 +73,4 @@ def setup(app: object) -> None:
     del app
     write_reference_pages(HERE / "reference" / "generated")
     write_method_figures(HERE / "methods" / "generated")
+    write_measured_figures(HERE / "methods" / "generated")

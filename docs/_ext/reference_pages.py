@@ -26,6 +26,7 @@ from bids_gevnet.learn.models.files import ModelCard
 from bids_gevnet.learn.train.jobs import TrainOptions
 from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.nn.zoo import table as table_of_networks
+from bids_gevnet.report.references import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +78,13 @@ For whoever chooses `--network` or builds a network by name. Parameter counts ar
 code; where the paper states one, it is the same.
 """
 
+_REFERENCES_INTRODUCTION = """\
+# References
+
+For authors. These are the papers that the methods text of a run may cite; each run lists those
+that apply to it in `OUTPUT_DIR/CITATION.md`.
+"""
+
 API = ("phantom", "dwi", "sphere", "harmonisation", "nn", "learn", "testing", "errors")
 """Packages and modules whose names are public, in the order in which a scan meets them."""
 
@@ -90,6 +98,7 @@ def write_reference_pages(folder: Path) -> None:
         ("model_card.md", model_card_page()),
         ("files.md", files_page()),
         ("networks.md", networks_page()),
+        ("references.md", references_page()),
         *((f"api_{name}.md", api_page(name)) for name in API),
     ):
         path = folder / name
@@ -243,6 +252,13 @@ def networks_page() -> str:
         "",
         table_of_networks(),
     ]
+    return "\n".join(lines) + "\n"
+
+
+def references_page() -> str:
+    """List every paper that the methods text may cite, by author."""
+    entries = sorted(REFERENCES.values(), key=lambda reference: reference.text)
+    lines = [_REFERENCES_INTRODUCTION, *(f"- [{r.text}]({r.url})" for r in entries)]
     return "\n".join(lines) + "\n"
 
 
