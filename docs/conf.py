@@ -56,6 +56,8 @@ html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "bids_gevnet"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,

@@ -13,7 +13,8 @@ from bids_gevnet.learn.evaluate.predictions_table import FIXED_COLUMNS
 
 DOCS = Path(__file__).parents[1] / "docs"
 ROOT = DOCS.parent
-PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
+MADE = {"generated", "gallery", "_build"}
+PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.rglob("*.md") if not MADE & set(p.parts))]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_messages_that_the_help_page_quotes_exist():
         assert text in source, text
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_files_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
@@ -73,7 +74,7 @@ def test_links_between_files_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_options_that_a_page_names_exist(page):
     known = {name for action in build_parser()._actions for name in action.option_strings}
     known |= {"--image", "--engine", "--gpus", "--print-command"}  # of the Docker wrapper

@@ -29,7 +29,7 @@ def write_method_figures(folder: Path) -> None:
     ):
         if not (folder / name).exists():
             figure = draw()
-            figure.savefig(folder / name, dpi=130, facecolor="white")
+            figure.savefig(folder / name, dpi=130, facecolor="white", bbox_inches="tight")
             plt.close(figure)
 
 
@@ -42,8 +42,9 @@ def draw_kernels() -> Any:
         (1, 1, 0, "vector to vector, plain", "the mean vector"),
         (1, 1, 2, "vector to vector, conjugate", "turned twice round the ring"),
     )
-    figure, axes = plt.subplots(1, len(kinds), figsize=(12, 2.9), layout="constrained")
-    for axis, (n, m, basis, title, about) in zip(axes, kinds, strict=True):
+    figure, axes = plt.subplots(2, 3, figsize=(7.5, 5.6), layout="constrained")
+    axes[1, 2].set_axis_off()
+    for axis, (n, m, basis, title, about) in zip(axes.flat, kinds, strict=False):
         for theta in np.linspace(0, 2 * np.pi, 16, endpoint=False):
             at = np.array([np.cos(theta), np.sin(theta)])
             kernel = kernel_matrices(n, m, theta)[basis]
@@ -63,7 +64,7 @@ def draw_kernels() -> Any:
             )
         axis.scatter(0, 0, color=_OTHER, zorder=3)
         axis.set(xlim=(-1.55, 1.55), ylim=(-1.55, 1.55), aspect="equal", xlabel=about)
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title, fontsize=10)
         axis.set(xticks=[], yticks=[])
     return figure
 

@@ -127,12 +127,7 @@ def run_contest(
     against = "neither"
     if network is not None:
         against = network_against_simple(network, simple, networks=len(networks), **options)
-    best, averages = strongest(of_scans), _averages(simple)
-    averages_worse = (
-        best is not None
-        and bool(averages)
-        and network_against_simple(best, averages, networks=len(of_scans), **options) == "adds"
-    )
+    averages_worse = _beats_averages(strongest(of_scans), networks, simple, **options)
     return Contest(
         task=task,
         labels=contenders[0].held_out.labels if contenders else (),
@@ -150,6 +145,20 @@ def run_contest(
 
 def _averages(simple: Sequence[Contender]) -> list[Contender]:
     return [c for c in simple if c.model in BASELINES and BASELINES[c.model].maps == "md"]
+
+
+def _beats_averages(
+    best: Contender | None,
+    networks: Sequence[Contender],
+    simple: Sequence[Contender],
+    **options: Any,
+) -> bool:
+    """Whether the best model is better than all averages, corrected for its rivals of its kind."""
+    averages = _averages(simple)
+    if best is None or not averages:
+        return False
+    rivals = len(networks) if best.kind == "network" else len(simple) - len(averages)
+    return network_against_simple(best, averages, networks=max(1, rivals), **options) == "adds"
 
 
 def correct_for_tasks(contests: Sequence[Contest]) -> list[Contest]:
