@@ -15,9 +15,8 @@ NAMES_OF_THE_STUDY = {"files", "models", "ours", "paper"}
 """Keys whose objects have files, folds or tasks for keys."""
 
 
-def load_reference_pages() -> ModuleType:
-    """Load the module of the documentation that writes the generated pages."""
-    name = "reference_pages"
+def load_extension(name: str) -> ModuleType:
+    """Load a module of the documentation, such as the one that writes the reference pages."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, DOCS / "_ext" / f"{name}.py")
         assert spec is not None
@@ -29,7 +28,7 @@ def load_reference_pages() -> ModuleType:
 
 def documented_words() -> set[str]:
     """Everything the reference pages set as code."""
-    pages = load_reference_pages()
+    pages = load_extension("reference_pages")
     text = pages.facts_page() + pages.model_card_page() + pages.files_page()
     for name in ("tables.md", "json_files.md"):
         text += (DOCS / "reference" / name).read_text(encoding="utf-8")

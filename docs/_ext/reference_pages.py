@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from numpydoc.docscrape import ClassDoc
 
 from bids_gevnet.bids import derivatives
+from bids_gevnet.cli.docker import build_wrapper_parser
 from bids_gevnet.cli.parser import build_parser
+from bids_gevnet.cli.phantom import build_parser as phantom_parser
 from bids_gevnet.facts.json_form import Facts
 from bids_gevnet.facts.scan import ScanFacts
 from bids_gevnet.layout import OutputLayout
@@ -42,6 +44,11 @@ For everybody who runs the app. This page is made from the program's own parser;
 ```sh
 bids_gevnet BIDS_DIR OUTPUT_DIR {participant,group} [options]
 ```
+"""
+_PHANTOM = "Writes a simulated BIDS dataset: `bids_gevnet_phantom OUT [options]`."
+_WRAPPER = """\
+Runs the app in a container: `bids_gevnet-docker BIDS_DIR OUTPUT_DIR LEVEL [options]` takes the
+options above and these.
 """
 _FACTS_INTRODUCTION = """\
 # Facts of a scan
@@ -107,19 +114,22 @@ def write_reference_pages(folder: Path) -> None:
 
 
 def command_line_page() -> str:
-    """List every option of the parser by group."""
-    parser = build_parser()
-    lines = [
-        _COMMAND_LINE_INTRODUCTION,
-    ]
+    """List every option of the three programs, those of the app by group."""
+    lines = [_COMMAND_LINE_INTRODUCTION, *_options(build_parser(), "## {title}")]
+    for parser, about in ((phantom_parser(), _PHANTOM), (build_wrapper_parser(), _WRAPPER)):
+        lines += [f"## {parser.prog}", "", about, "", *_options(parser, "### {title}")]
+    return "\n".join(lines) + "\n"
+
+
+def _options(parser: argparse.ArgumentParser, heading: str) -> Iterator[str]:
     for group in parser._action_groups:  # noqa: SLF001
         actions = [a for a in group._group_actions if not isinstance(a, argparse._HelpAction)]  # noqa: SLF001
         if not actions:
             continue
-        lines += [f"## {str(group.title).capitalize()}", ""]
+        yield from (heading.format(title=str(group.title).capitalize()), "")
         for action in actions:
-            lines += [_term(action), f": {_cell(action.help or '')}", ""]
-    return "\n".join(lines) + "\n"
+            text = (action.help or "") % {"default": action.default, "prog": parser.prog}
+            yield from (_term(action), f": {_cell(text)}", "")
 
 
 def _term(action: argparse.Action) -> str:
@@ -297,5 +307,5 @@ def _source_of(module: Any) -> str:
 
 def _cell(text: str) -> str:
     """One line that a Markdown table takes as text; "Name the map" becomes "The map"."""
-    line = re.sub(r"^Name the ", "The ", " ".join(text.replace("%%", "%").split()))
+    line = re.sub(r"^Name the ", "The ", " ".join(text.split()))
     return line.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
