@@ -16,7 +16,8 @@ ifneq ($(UV),)
 CREATE := uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 INSTALL := VIRTUAL_ENV=$(abspath $(VENV)) uv pip install $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 else
-CREATE := $(PYTHON) -m venv $(VENV)
+# pip shows how far an installation is from 25.1 on; an older one does it in silence.
+CREATE := $(PYTHON) -m venv $(VENV) && { $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' || true; }
 INSTALL := $(BIN)/python -m pip install
 endif
 
