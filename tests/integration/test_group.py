@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 import pytest
+from documented import undocumented
 
 from bids_gevnet.cli.run import main
 from bids_gevnet.phantom import tiny_settings
@@ -40,6 +41,15 @@ def test_every_held_out_prediction_is_in_the_table(study):
     network = metrics["tasks"][0]["models"][0]["schemes"]["folds"]
     assert network["pooled"]["accuracy"]["value"] == pytest.approx(correct)
     assert "not for diagnosis" in (study / "out/group_report.html").read_text()
+
+
+def test_the_reference_pages_explain_every_column_and_key_of_a_run(study):
+    assert undocumented(study / "out", study / "cohort") == []
+    stray = study / "out" / "stray.json"
+    stray.write_text('{"headline": [{"nobody_explained_me": 1}]}')
+    found = undocumented(study / "out", study / "cohort")
+    stray.unlink()
+    assert found == ["nobody_explained_me in stray.json"]
 
 
 def test_a_new_scan_is_predicted_with_caution(study):

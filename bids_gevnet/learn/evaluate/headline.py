@@ -44,6 +44,8 @@ class Contest:
         Balanced accuracy to expect of the best model of the scans in other people.
     against : str
         "adds", "worse" or "neither": the best network beside the simple models.
+    averages_worse : bool
+        Whether the best model does better than every model of averages over directions.
     tasks : int
         How many tasks p-values are corrected for.
     elsewhere : dict of str to Value
@@ -58,6 +60,7 @@ class Contest:
     reason: str | None
     expected: Value
     against: str
+    averages_worse: bool
     tasks: int
     elsewhere: dict[str, Value]
 
@@ -80,6 +83,11 @@ class Contest:
     def network(self) -> Contender | None:
         """The strongest network."""
         return strongest(self.networks)
+
+    @property
+    def averages(self) -> list[Contender]:
+        """Models of averages over directions, to which a crossing of fibres is invisible."""
+        return _averages(self.simple)
 
     @property
     def confound(self) -> Contender | None:
@@ -119,6 +127,7 @@ def run_contest(
     against = "neither"
     if network is not None:
         against = network_against_simple(network, simple, networks=len(networks), **options)
+    averages_worse = _beats_averages(strongest(of_scans), networks, simple, **options)
     return Contest(
         task=task,
         labels=contenders[0].held_out.labels if contenders else (),
@@ -128,9 +137,28 @@ def run_contest(
         reason=reason,
         expected=expected_of_best(of_scans, count=resamples, seed=seed) if of_scans else NOTHING,
         against=against,
+        averages_worse=averages_worse,
         tasks=1,
         elsewhere=elsewhere,
     )
+
+
+def _averages(simple: Sequence[Contender]) -> list[Contender]:
+    return [c for c in simple if c.model in BASELINES and BASELINES[c.model].maps == "md"]
+
+
+def _beats_averages(
+    best: Contender | None,
+    networks: Sequence[Contender],
+    simple: Sequence[Contender],
+    **options: Any,
+) -> bool:
+    """Whether the best model is better than all averages, corrected for its rivals of its kind."""
+    averages = _averages(simple)
+    if best is None or not averages:
+        return False
+    rivals = len(networks) if best.kind == "network" else len(simple) - len(averages)
+    return network_against_simple(best, averages, networks=max(1, rivals), **options) == "adds"
 
 
 def correct_for_tasks(contests: Sequence[Contest]) -> list[Contest]:
@@ -209,8 +237,8 @@ def _sentence(contest: Contest) -> tuple[str, str]:
             "distinguishable from chance."
         )
     return "good", (
-        f"{groups} can be told apart by their scans, best by {_what(best)}"
-        f"{_network_clause(contest, best)}."
+        f"{groups} can be told apart by their scans, best by {_what(best)}, balanced accuracy "
+        f"{_say(best.value)}{_network_clause(contest, best)}."
     )
 
 
@@ -248,7 +276,9 @@ def _network_clause(contest: Contest, best: Contender) -> str:
         return ""
     if best.kind == "network":
         if contest.against == "adds":
-            return ", which does better than every simpler model"
+            return "; it does better than every simpler model"
+        if contest.averages_worse:
+            return f"; {_blind(contest)}, other simpler models do not"
         return "; simpler models are not clearly worse"
     clause = "the network adds nothing to that"
     if constant_answer(network.held_out) is not None:
@@ -257,7 +287,11 @@ def _network_clause(contest: Contest, best: Contender) -> str:
         clause = "the network does worse"
     elif not network.above(contest.chance):
         clause = "the network alone is not distinguishable from chance"
-    return f"; {clause}"
+    return f"; {clause}; {_blind(contest)}" if contest.averages_worse else f"; {clause}"
+
+
+def _blind(contest: Contest) -> str:
+    return f"averages over directions ({contest.averages[0].title}) do clearly worse"
 
 
 def _numbers(contest: Contest, rival: Contender | None, gap: Value) -> str:

@@ -57,9 +57,11 @@ class ModelCard:
     labels : tuple of str
         Classes in the order of the outputs.
     task : str
+        Which labels are told apart, such as AD-v-PD.
     fold : int or None
         None for the model trained on everybody.
     nside : int
+        Of the HEALPix grid.
     shape : tuple of int
         Voxels of the grid.
     affine : tuple of tuples of float
@@ -75,15 +77,19 @@ class ModelCard:
     dataset : str
         Name of the dataset they are from.
     sites : tuple of str
+        Where they were scanned.
     max_motion : float or None
         Largest mean framewise displacement among them, in mm.
     rish_low, rish_high : tuple of float
         Range of the log mean energy of each degree after harmonisation.
     harmonised : bool
+        Whether scans are harmonised before the network sees them.
     warnings : tuple of str
+        What harmonisation and training warned of.
     digest : str
         Of the training job.
     app_version : str
+        Version that trained it.
     strides : tuple of 4 int
         Pooling of the kernel network's layers; models of earlier versions have the default.
     b_values : tuple of float

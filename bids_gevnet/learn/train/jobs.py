@@ -40,6 +40,7 @@ class TrainOptions:
     strides : tuple of 4 int
         Pooling of the kernel network's layers, if the network has one.
     epochs, samples_per_class : int
+        How many epochs, and samples of each class in one.
     batch_size : int
         Samples per step, over all processes.
     accumulate : int
@@ -49,10 +50,13 @@ class TrainOptions:
     final_rate : float
         Learning rate at the last step, as a fraction of the first.
     weight_decay : float
+        Of Adam: this much of each weight is added to its gradient.
     seed : int
+        Of the weights at the start and the order of samples.
     precision : str
         "float32", "bfloat16", or "auto": bfloat16 on GPUs.
     harmonise : bool
+        Whether to harmonise where there are several sites.
     reference_site : str or None
         Site that harmonisation brings the others to; None for the mean over sites.
     held_out_curve : bool
