@@ -6,8 +6,8 @@ r"""Gauge equivariant convolutions: Eq. (1) and its higher orders, Definition 3.
 with kernels that satisfy the steerability constraint of any order, Eq. (3), by Proposition
 3.5, and the block structure of Eq. (7). `steerable_kernels` lists them, `response_matrices`
 computes the first-order responses (where the transport t_(p <- q) and the ring quadrature are),
-`fused_volterra` multiplies and mixes them, `compiled` does all three on the CPU. Nothing here has a bias: on vectors it would break
-equivariance.
+`fused_volterra` multiplies and mixes them; on a CPU `compiled` does all three. Nothing here has a
+bias: on vectors it would break equivariance.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def gradients(layer, x, grad):
 
 
 def assert_same(layer, x, name):
-    """Compiled against float64 PyTorch: not further away than float32 PyTorch by much."""
+    """Compiled in float32 against PyTorch in float64."""
     grad = torch.randn(layer.n_points, layer.out_type.dim, x.shape[2])
     with use(name):
         ours = gradients(layer, x, grad)
@@ -115,7 +115,6 @@ def test_an_input_without_gradient_costs_none():
 def test_the_operators_keep_their_promises_to_pytorch(needs_x):
     layer = GEVConv(healpix(1), FieldType.regular(2), FieldType.regular(2))
     x = torch.randn(12, 6, 3, requires_grad=needs_x)
-    calls = []
     op = torch.ops.bids_gevnet.compiled_volterra
     plan = [layer.responses.operator.n_target, 2, 2, 1, 2, 2, 2, 2, 4, 2, 4, 4, 8, 2, 4]
     entries = [layer.responses.operator.entries(n) for n in (0, 1)]

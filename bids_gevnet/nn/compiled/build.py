@@ -3,8 +3,8 @@
     python bids_gevnet/nn/compiled/build.py           # says what it made, or why it made nothing
 
 Needs nothing but the standard library, because it runs when a wheel is built (`hatch_build.py`).
-Every source is compiled once per instruction set of the x86-64 family, and once where there is only
-one: the library runs on any processor of the family and takes the best set when it is loaded.
+Every source is compiled once per instruction set of the x86-64 family, and once elsewhere: the
+library runs on any processor of the family and takes the best set when it is loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def levels(machine: str | None = None) -> dict[str, tuple[str, ...]]:
 
 
 def digest() -> str:
-    """Fingerprint of the sources, which the library carries: one that is out of date is not used."""
+    """Fingerprint of the sources, carried by the library: one out of date is not used."""
     total = hashlib.sha256()
     for path in sorted([*HERE.glob("*.cpp"), *HERE.glob("*.h")]):
         total.update(path.read_bytes())
