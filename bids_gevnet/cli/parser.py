@@ -21,7 +21,6 @@ from bids_gevnet.settings import (
     AnalysisLevel,
     BiasCorrect,
     Classes,
-    TaskKind,
     Correction,
     Denoise,
     Harmonisation,
@@ -29,6 +28,7 @@ from bids_gevnet.settings import (
     Precision,
     Protocol,
     Settings,
+    TaskKind,
     Unring,
     absolute_derivatives,
     absolute_path,
@@ -577,8 +577,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="DIR",
         help="folder of a trained model of the same network, grid and shells whose weights "
-        "training starts from; its last layers start anew where classes or target differ, and people "
-        "it was trained on are left out (default: random weights)",
+        "training starts from; its last layers start anew where classes or target differ, and "
+        "people it was trained on are left out (default: random weights)",
     )
     for option, kind, text in (
         ("folds", int, "parts to test in turn"),

@@ -85,7 +85,7 @@ class PredictOutputSpec(TraitedSpec):
 
 
 class Predict(SimpleInterface):
-    """Give calibrated probabilities or a number, and say where the scan is unlike the training data."""
+    """Give probabilities or a number, and say where the scan is unlike the training data."""
 
     input_spec = PredictInputSpec
     output_spec = PredictOutputSpec

@@ -19,7 +19,7 @@ and darker in the other, as if kurtosis had changed. Without several shells nobo
 Ageing is in everybody: ventricles widen and grey matter thins with the years, `age_effect` times
 0.2 % a year, whatever the group.
 
-Group 0 has no group effect; odd groups differ in angle, even ones in dispersion, later ones more so.
+Group 0 has no group effect; odd groups differ in angle, even ones in dispersion, later ones more.
 """
 
 from __future__ import annotations

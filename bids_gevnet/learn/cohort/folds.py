@@ -1,7 +1,8 @@
 """Splits into training and test participants.
 
 Stratified by class and site together where every such group has enough people, by class alone
-otherwise; a number stands for the class by the quantile it is in. All sessions of a person stay together. The same seed gives the same folds.
+otherwise; a number stands for the class by the quantile it is in. All sessions of a person stay
+together. The same seed gives the same folds.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def guess_kind(labels: Mapping[str, str]) -> Kind:
 
 def describe_guess(column: str, labels: Mapping[str, str]) -> str:
     """Say that a column was taken for a number, and how to have it otherwise."""
-    values = len(set(labels.values()))
+    values = len({to_number(text) for text in labels.values()})
     return (
         f"{column} has {values} different numbers, so it is predicted as a number (regression); "
         "--task classification tells its values apart as classes instead."

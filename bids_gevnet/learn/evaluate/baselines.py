@@ -1,9 +1,9 @@
 """What simpler models reach on the same folds: site, motion, age and sex, mean RISH, whole maps.
 
 All are logistic regressions with weights that make classes equally important, as the network's
-samples do, or ridge regressions where a number is predicted. Imputation, scaling and encoding are part of a scikit-learn pipeline that is fitted to
-the training scans of a fold, so nothing of the test scans gets in. Those on whole maps are in
-`voxelwise`.
+samples do, or ridge regressions where a number is predicted. Imputation, scaling and encoding are
+part of a scikit-learn pipeline that is fitted to the training scans of a fold, so nothing of the
+test scans gets in. Those on whole maps are in `voxelwise`.
 
 The RISH features of a scan are, over its brain, mean and standard deviation of the log energy of
 each degree and of the generalised anisotropy (of each shell, where there are several)

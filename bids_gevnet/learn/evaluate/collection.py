@@ -262,7 +262,7 @@ def _baseline_results(
 def _voxelwise_outputs(
     job: TrainJob, gains: RishGains | None, *, combat: bool
 ) -> dict[str, NDArray[np.float64]]:
-    """Probabilities or numbers by each voxelwise model; by ComBat only where there are several sites."""
+    """Predict by each voxelwise model; by ComBat only where there are several sites."""
     maps = read_voxel_maps(job, gains)
     return {
         name: predict_from_maps(

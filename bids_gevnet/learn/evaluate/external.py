@@ -115,9 +115,7 @@ def score_cohort(
         labels=model.card.labels,
         rows=scored.rows,
         folds=np.ones(len(scored.rows), dtype=np.intp),
-        outputs=model.card.number(scores)
-        if number
-        else softmax(scores, model.card.temperature),
+        outputs=model.card.number(scores) if number else softmax(scores, model.card.temperature),
         is_regression=number,
     )
     write_cohort(output.cohort_table, scored, {})
@@ -161,6 +159,11 @@ def _about(
         warnings.append(
             f"The model has no harmonisation for {', '.join(apart)}: scans of {len(people)} "
             "people were taken as they are."
+        )
+    if card.unit and cohort.unit and card.unit != cohort.unit:
+        warnings.append(
+            f"The model predicts {card.labels[0]} in {card.unit}, and participants.json gives "
+            f"{cohort.target} in {cohort.unit}: errors mean nothing unless these are the same."
         )
     if unusual:
         warnings.append(

@@ -100,8 +100,10 @@ def _sentence(
         error = scores["pooled"]["mae"]["value"]
         figure += f", off by {with_unit(f'{error:.3g}', task['unit'])} on average"
     if p is None:
-        alone = "no site has people who differ in it" if number else (
-            "every site has only one of the groups"
+        alone = (
+            "no site has people who differ in it"
+            if number
+            else ("every site has only one of the groups")
         )
         return "warning", (
             f"{start} reaches a {figure}; but {alone}, and a difference between scanners looks "

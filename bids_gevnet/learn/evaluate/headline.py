@@ -1,4 +1,4 @@
-"""The answer of a study in a sentence: whether and by what it can be told, and what the network adds.
+"""The answer of a study in a sentence: what can be told, by what, and what the network adds.
 
 Confounds come first where they win: what site, motion, or age and sex alone tell says
 nothing about the brain. Every claim rests on a test that allows for how many models and tasks
@@ -28,7 +28,7 @@ from bids_gevnet.learn.evaluate.wording import Wording, of_groups, of_number, wi
 from bids_gevnet.learn.evaluate.yardsticks import OF_CLASSES, Yardstick, compare, yardstick_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from bids_gevnet.learn.evaluate.curves import HeldOut
     from bids_gevnet.learn.evaluate.intervals import Value
@@ -302,38 +302,10 @@ def _network_clause(contest: Contest, best: Contender) -> str:
 
 
 def _numbers(contest: Contest, rival: Contender | None, gap: Value) -> str:
-    best, network = contest.best, contest.network
+    best = contest.best
     if best is None:
         return ""
-    figure = contest.yardstick.name
-    parts = [f"{best.title}: {figure} {_say(best.value)}, chance {contest.chance:.2f}"]
-    if best.p is not None:
-        parts[0] += f", {p_text(best.p)}{_corrected(contest)}"
-    several = len(contest.of_scans) > 1
-    if best.above(contest.chance) and several and contest.expected["value"] is not None:
-        text = f"{contest.expected['value']:.2f}"
-        if contest.is_regression:
-            text = "an error of " + with_unit(f"{contest.expected['value']:.3g}", contest.unit)
-        parts.append(
-            f"{text} expected in other people, allowing for the choice among "
-            f"{len(contest.of_scans)} models"
-        )
-    elif best.needed is not None and best.needed <= 1:
-        parts.append(f"about {best.needed:.2f} would have been needed with this many people")
-    if best.error["value"] is not None:
-        parts.insert(1, _errors(contest, best))
-    if network is not None and network is not best:
-        constant = contest.yardstick.constant(network.held_out)
-        parts.append(
-            f"{network.title}: {_say(network.value)}" + (f", it {constant}" if constant else "")
-        )
-    if network is not None and rival is not None and gap["value"] is not None:
-        parts.append(
-            f"error of {rival.title} minus that of {network.title}: "
-            f"{with_unit(_say(gap, sign='+'), contest.unit)} (above 0 the network is better)"
-            if contest.is_regression
-            else f"{network.title} minus {rival.title}: {_say(gap, sign='+')}"
-        )
+    parts = [*_best_parts(contest, best), *_network_parts(contest, best, rival, gap)]
     confound = contest.confound or strongest(contest.confounds)
     if confound is not None and confound.value["value"] is not None:
         said = f"{confound.title}, the strongest confound: {_say(confound.value)}"
@@ -343,6 +315,47 @@ def _numbers(contest: Contest, rival: Contender | None, gap: Value) -> str:
     if away is not None and away["value"] is not None:
         parts.append(f"{best.title} at sites left out of training: {_say(away)}")
     return "; ".join([*parts, _counts(contest, best.held_out)]) + "."
+
+
+def _best_parts(contest: Contest, best: Contender) -> Iterator[str]:
+    """Say what the best model reaches, and what is to be expected of it."""
+    figure = f"{contest.yardstick.name} {_say(best.value)}, chance {contest.chance:.2f}"
+    tested = "" if best.p is None else f", {p_text(best.p)}{_corrected(contest)}"
+    yield f"{best.title}: {figure}{tested}"
+    if best.error["value"] is not None:
+        yield _errors(contest, best)
+    several, expected = len(contest.of_scans) > 1, contest.expected["value"]
+    if best.above(contest.chance) and several and expected is not None:
+        text = f"{expected:.2f}"
+        if contest.is_regression:
+            text = "an error of " + with_unit(f"{expected:.3g}", contest.unit)
+        yield (
+            f"{text} expected in other people, allowing for the choice among "
+            f"{len(contest.of_scans)} models"
+        )
+    elif best.needed is not None and best.needed <= 1:
+        yield f"about {best.needed:.2f} would have been needed with this many people"
+
+
+def _network_parts(
+    contest: Contest, best: Contender, rival: Contender | None, gap: Value
+) -> Iterator[str]:
+    """Say what the network reaches, and how it compares with the best simple model."""
+    network = contest.network
+    if network is None:
+        return
+    if network is not best:
+        constant = contest.yardstick.constant(network.held_out)
+        yield f"{network.title}: {_say(network.value)}" + (f", it {constant}" if constant else "")
+    if rival is None or gap["value"] is None:
+        return
+    if contest.is_regression:
+        yield (
+            f"error of {rival.title} minus that of {network.title}: "
+            f"{with_unit(_say(gap, sign='+'), contest.unit)}; above 0 the network is better"
+        )
+    else:
+        yield f"{network.title} minus {rival.title}: {_say(gap, sign='+')}"
 
 
 def _errors(contest: Contest, best: Contender) -> str:

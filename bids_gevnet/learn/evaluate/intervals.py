@@ -67,7 +67,7 @@ NOTHING = Value(value=None, low=None, high=None, method="none")
 
 @cache
 def normal_quantile() -> float:
-    """Standard deviations that the intervals reach to either side."""
+    """Give the standard deviations that intervals reach to either side."""
     from scipy.stats import norm
 
     return float(norm.ppf(0.5 + CONFIDENCE / 2))

@@ -166,9 +166,8 @@ def _slopes(truth: Floats, predicted: Floats, weights: Floats) -> Floats:
 def _variance(values: Floats, weights: Floats) -> Floats:
     total = weights.sum(axis=1)
     centred = values - values.mean()
-    variance: Floats = weights @ np.square(centred) / total
-    variance = variance - np.square(weights @ centred / total)
-    return variance
+    squares: Floats = weights @ np.square(centred) / total
+    return squares - np.square(weights @ centred / total)
 
 
 def correlations(numbers: Floats, predicted: Floats) -> Floats:
@@ -226,7 +225,7 @@ def constant_number(held_out: HeldOutNumbers) -> str | None:
 
 
 def scatter(held_out: HeldOutNumbers) -> dict[str, Any]:
-    """True and predicted numbers of each scan, as a report can draw them."""
+    """Give true and predicted numbers of each scan, as a report can draw them."""
     return {
         "scan": held_out.scans.tolist(),
         "truth": held_out.truth.tolist(),

@@ -2,8 +2,9 @@ r"""Permutation tests of held-out predictions, of one model and of the best of s
 
 Null hypothesis: within each site, a participant's label has nothing to do with what was predicted.
 Labels are exchanged among the participants of a site, all scans of a person together, and T, the
-balanced accuracy or, of numbers, the correlation, is computed again with predictions as they are. Nothing is trained again. Because
-labels stay within their site, predictions that know the site and nothing else gain nothing.
+balanced accuracy or, of numbers, the correlation, is computed again with predictions as they are.
+Nothing is trained again. Because labels stay within their site, predictions that know the site and
+nothing else gain nothing.
 
 Predictions of a cross-validation are not independent: whoever is tested in one fold trains the
 others, so each pair of people counts twice, once in each direction, and the variance of T without
@@ -187,8 +188,7 @@ class JointTest:
             return
         rng = np.random.default_rng(seed)
         blocks = [
-            _figures(labels, predicted, classes)
-            for labels in _draw(truth, strata, count, rng)
+            _figures(labels, predicted, classes) for labels in _draw(truth, strata, count, rng)
         ]
         null = np.concatenate(blocks, axis=1)  # (n_models, count)
         self.mean, self.sd = null.mean(axis=1), null.std(axis=1)

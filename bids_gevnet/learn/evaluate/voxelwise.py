@@ -6,10 +6,10 @@ span of the n training maps, so with X = U S V^T, the standardised training maps
 .. math:: \min_w \sum_i \ell(y_i, x_i w) + \tfrac1{2C} |w|^2
           \quad\text{is}\quad \min_u \sum_i \ell(y_i, (U S)_i u) + \tfrac1{2C} |u|^2:
 
-n columns in place of V, from the n x n matrix X X^T alone. The same holds of ridge regression, with
-a squared error in place of the loss, where a number is predicted. All is fitted to the training people of
-a fold: who counts as one person is their mean map at a site, voxels are standardised by training
-people, ComBat is fitted to them, and C is chosen by cross-validation among them.
+n columns in place of V, from the n x n matrix X X^T alone. The same holds of ridge regression,
+with a squared error as the loss, where a number is predicted. All is fitted to the training people
+of a fold: who counts as one person is their mean map at a site, voxels are standardised by
+training people, ComBat is fitted to them, and C is chosen by cross-validation among them.
 """
 
 from __future__ import annotations

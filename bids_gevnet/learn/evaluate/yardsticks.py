@@ -101,7 +101,7 @@ class Yardstick(ABC):
 
     @abstractmethod
     def merits(self, held_outs: Sequence[Any], weights: Floats) -> Floats:
-        """What models are chosen by, in weighted samples: (n_samples, n_models); NaN if none."""
+        """Give what models are chosen by, in weighted samples: (n_samples, n_models) array."""
 
 
 class _Classes(Yardstick):

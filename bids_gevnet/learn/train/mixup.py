@@ -20,7 +20,8 @@ standardised numbers:
 What takes turns then are the half of the scans with the lower and the one with the higher numbers,
 each with `samples_per_class`, so that an epoch is as long as that of two classes.
 
-The plan depends on seed and epoch alone, so that any process, or a run that was interrupted, makes the same one.
+The plan depends on seed and epoch alone, so that any process, or a run that was interrupted, makes
+the same one.
 """
 
 from __future__ import annotations

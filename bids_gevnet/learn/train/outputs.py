@@ -111,7 +111,7 @@ def make_card(
 
 
 def _number_facts(job: TrainJob) -> dict[str, Any]:
-    """What a card says of a number that is predicted: its unit, and those of training."""
+    """Give what a card says of a number that is predicted: its unit, mean, spread and range."""
     if not job.is_regression:
         return {}
     values = [scan.value for scan in job.training if scan.value is not None]

@@ -116,7 +116,13 @@ def plan_study(cohort: Cohort, settings: LearningSettings, *, seed: int) -> Stud
     networks = scan_networks() if settings.network == ALL else (settings.network,)
     for name in networks:
         # A wrong name, or a network that does not take the cohort's shells, ends here.
-        build_network(name, 1 if cohort.is_regression else 2, cohort.nside, settings.strides, shells=cohort.shells)
+        build_network(
+            name,
+            1 if cohort.is_regression else 2,
+            cohort.nside,
+            settings.strides,
+            shells=cohort.shells,
+        )
     tasks, warnings = _choose_tasks(cohort, settings)
     if settings.init_model is not None:
         warnings = (*warnings, *_check_start(read_card(settings.init_model), settings, tasks))

@@ -427,8 +427,9 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
     if any("ComBat" in name for name in facts.baselines):
         yield (
             "ComBat [@combat,combatdti] was fitted to the training participants of a fold, with "
-            f"{facts.target if facts.number else 'diagnosis'} and covariates in its model, and applied to everybody by site alone; "
-            "people of a site without training participants were left as they are."
+            f"{facts.target if facts.number else 'diagnosis'} and covariates in its model, and "
+            "applied to everybody by site alone; people of a site without training participants "
+            "were left as they are."
         )
     if facts.sites and facts.sites > 1 and facts.number:
         yield f"The association of site and {facts.target} is given as their correlation ratio."

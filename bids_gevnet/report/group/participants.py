@@ -121,7 +121,7 @@ def _outcomes(predictions: Predictions) -> dict[str, Outcome]:
     if predictions.is_regression:
         columns = (predictions.scans, predictions.truth, predictions.predicted, predictions.folds)
         for name, true, number, part in zip(*columns, strict=True):
-            outcomes[name] = Outcome(float(number), f"{number - true:+.3g}", True, int(part))  # noqa: FBT003
+            outcomes[name] = Outcome(float(number), f"{number - true:+.3g}", True, int(part))
         return outcomes
     for scan, truth, predicted, fold, chances in zip(
         predictions.scans,
