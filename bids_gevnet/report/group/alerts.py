@@ -22,6 +22,7 @@ def collect_study_alerts(
         _audit(audits),
         _warnings(study),
         _confounded(study, sites),
+        _remarks(study),
         scan_alerts(study, measures),
     )
     alerts = dict.fromkeys(alert for source in sources for alert in source)
@@ -37,6 +38,13 @@ def _completeness(study: StudyFiles) -> Iterator[Alert]:
     ):
         if not there:
             yield Alert("error", f"{name} is missing or cannot be read: run the group level.")
+
+
+def _remarks(study: StudyFiles) -> Iterator[Alert]:
+    texts = study.metrics.get("remarks")
+    for text in texts if isinstance(texts, list) else []:
+        if isinstance(text, str) and text.strip():
+            yield Alert("note", text)
 
 
 def _audit(audits: Sequence[Audit]) -> Iterator[Alert]:
@@ -60,6 +68,8 @@ def _warnings(study: StudyFiles) -> Iterator[Alert]:
 
 def _confounded(study: StudyFiles, sites: SiteTable) -> Iterator[Alert]:
     said = any("cannot be separated" in alert.text for alert in _warnings(study))
+    if study.is_regression:  # thirds of a number are no groups
+        return
     if sites.alone and not said:
         yield Alert(
             "warning",
