@@ -22,6 +22,7 @@ that the host waits for are 1.
 
 from __future__ import annotations
 
+import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -86,12 +87,16 @@ class Counts:
         Bytes copied between the host and the device.
     waits : int
         How often the host waited for a number of the device.
+    live, peak : int
+        Bytes of all tensors on the device now, and at most.
     """
 
     launches: list[Launch] = field(default_factory=list)
     to_device: int = 0
     to_host: int = 0
     waits: int = 0
+    live: int = 0
+    peak: int = 0
 
     @property
     def operators(self) -> int:
@@ -126,7 +131,7 @@ class Counts:
         )
 
 
-class FakeGpu(TorchDispatchMode):
+class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts what is launched and refuses to mix devices; made by `fake_gpu`.
 
     Parameters
@@ -136,10 +141,11 @@ class FakeGpu(TorchDispatchMode):
     """
 
     def __init__(self, inside: float) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device = torch.device(_NAME, 0)
         self.counts = Counts()
         self._inside = inside
+        self._storages: dict[int, weakref.ref[Any]] = {}
 
     def take(self, module: nn.Module) -> nn.Module:
         """Put parameters and buffers of a module on the device, without content, in place."""
@@ -156,11 +162,30 @@ class FakeGpu(TorchDispatchMode):
     def _empty_like(self, value: Tensor) -> Tensor:
         return torch.empty(value.shape, dtype=value.dtype, device=self.device)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Look at an operator before it runs."""
-        kwargs = kwargs or {}
+        result = self._run(func, args, kwargs or {})
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.device.type == _NAME:
+                self._hold(leaf)
+        return result
+
+    def _hold(self, tensor: Tensor) -> None:
+        """Count the memory of a tensor until it is given back."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()  # noqa: SLF001
+        if key in self._storages:
+            return
+
+        def give_back(_: Any) -> None:
+            del self._storages[key]
+            self.counts.live -= size
+
+        self._storages[key] = weakref.ref(storage, give_back)
+        self.counts.live += size
+        self.counts.peak = max(self.counts.peak, self.counts.live)
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func.namespace == _OURS:
             # Below autograd already: what the operator does inside is counted one by one.
             with self:
@@ -220,7 +245,7 @@ class FakeGpu(TorchDispatchMode):
         return max(1, round(self._inside * mask.numel()))
 
     def _spread(self, indices: Any) -> list[Any]:
-        """Indices of an indexing, with a mask as the places it holds."""
+        """Replace masks among the indices of an indexing by the places they hold."""
         spread: list[Any] = []
         for index in indices:
             if _is_mask(index):
@@ -236,7 +261,7 @@ class FakeGpu(TorchDispatchMode):
         given, args, kwargs = inputs
         aliases = [output.alias_info for output in func._schema.returns]  # noqa: SLF001
         is_view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
-        if is_view or name.startswith(_FREE):
+        if is_view or name.startswith(_FREE) or func.namespace == "prim":
             return
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         rule = flop_registry.get(func.overloadpacket)
@@ -246,7 +271,7 @@ class FakeGpu(TorchDispatchMode):
         self.counts.launches.append(Launch(name, moved, flops, itemsize))
 
 
-class _FakeMode(FakeTensorMode):
+class _FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Never asks for a context on the device: there is none."""
 
     avoid_device_init = True
