@@ -288,7 +288,7 @@ def fake_gpu(*, inside: float = 1 / 3) -> Iterator[FakeGpu]:
     """
     _register()
     gpu = FakeGpu(inside)
-    with _FakeMode(allow_non_fake_inputs=False), gpu:
+    with _FakeMode(allow_non_fake_inputs=True), gpu:
         yield gpu
 
 

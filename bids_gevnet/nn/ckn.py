@@ -134,14 +134,16 @@ class CKNLayer(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """|x| kappa(Z^T x / |x|) at every voxel: (n, n_in, x, y, z) to (n, n_out, x, y, z)."""
-        dots = convolve(x, self.filters)
-        if self.kappa.is_linear:
-            return dots
+        # Not in half precision: rounding of single voxels is larger than what people differ by
+        # in the mean over a brain (benchmarks/results/precision.md).
         with torch.autocast(x.device.type, enabled=False):
             wide = x if x.dtype == torch.float64 else x.float()
+            dots = convolve(wide, self.filters.to(wide.dtype))
+            if self.kappa.is_linear:
+                return dots
             squares = wide.square().sum(1, keepdim=True)
             norms = (box_sum(squares, self.size) + _TINY).sqrt()
-            return norms * self.kappa(dots.to(wide.dtype) / norms)
+            return norms * self.kappa(dots / norms)
 
     def pool(self, x: Tensor) -> Tensor:
         """Gaussian mean around every s-th voxel: (n, c, x, y, z) to (n, c, x/s, y/s, z/s)."""
