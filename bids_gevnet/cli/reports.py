@@ -99,10 +99,11 @@ def write_boilerplate(request: Request, participants: Sequence[Participant]) -> 
 def _planned_facts(request: Request, participants: Sequence[Participant]) -> "list[ScanFacts]":
     from bids_gevnet.bids.scans import find_scans
     from bids_gevnet.workflows.planned_facts import planned_facts
-    from bids_gevnet.workflows.tools import choose_tools
+    from bids_gevnet.workflows.tools import choose_tools, may_use_gpu
 
     settings = request.settings.preprocessing
-    tools, network = choose_tools(settings), _network(request)
+    gpu = may_use_gpu(request.settings.learning.devices)
+    tools, network = choose_tools(settings, gpu=gpu), _network(request)
     return [
         planned_facts(
             scan,

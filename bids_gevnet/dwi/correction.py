@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
-import torch
 
 from bids_gevnet.dwi.conform import conform, ras_order
 from bids_gevnet.dwi.gradients import (
@@ -41,6 +40,7 @@ from bids_gevnet.settings import B0_THRESHOLD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import torch
     from numpy.typing import ArrayLike, NDArray
 
     from bids_gevnet.dwi.model_corrector.corrector import Correction
@@ -192,6 +192,7 @@ def correct(
     b0_threshold: float = B0_THRESHOLD,
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
+    device: torch.device | str = "cpu",
 ) -> Corrected:
     """Correct motion, eddy currents, outlier slices and, with an opposite b0, susceptibility.
 
@@ -221,6 +222,8 @@ def correct(
         Volumes at a time; the result does not depend on it.
     levels : sequence of Level
         Resolutions, from coarse to fine.
+    device : torch.device
+        Where to compute: "cpu", or "cuda" for a GPU.
 
     Returns
     -------
@@ -260,7 +263,9 @@ def correct(
         other = conform(opposite_b0, world if opposite_affine is None else opposite_affine)
         start = other.old_to_new @ np.linalg.inv(image.old_to_new)
         opposite.append(OppositeB0(other.data, start, readout_ratio))
-    estimate = estimate_correction(series, opposite, n_threads=n_threads, levels=levels)
+    estimate = estimate_correction(
+        series, opposite, n_threads=n_threads, levels=levels, device=device
+    )
     correction = estimate.correction
     back = np.linalg.inv(image.old_to_new).astype(np.float64)
     warp = correction.warp
@@ -297,6 +302,7 @@ def estimate_correction(
     anatomy: Anatomy | None = None,
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
+    device: torch.device | str = "cpu",
 ) -> Estimate:
     """Estimate the correction of a conformed series; nothing is interpolated yet.
 
@@ -311,6 +317,8 @@ def estimate_correction(
         Volumes at a time; the result does not depend on it.
     levels : sequence of Level
         Resolutions, from coarse to fine.
+    device : torch.device
+        Where to compute.
 
     Returns
     -------
@@ -325,7 +333,7 @@ def estimate_correction(
         None if field is None else field.field,
         levels=levels,
         n_threads=n_threads,
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=device,
     )
     return Estimate(correction, field, outcome, tuple(trials))
 

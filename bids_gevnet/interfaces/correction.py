@@ -72,6 +72,8 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
     )
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
+    # Nipype's own name: it runs one node that says so per GPU at a time.
+    use_gpu = traits.Bool(False, usedefault=True, nohash=True, desc="on a GPU, if torch finds it")
 
 
 class CorrectSeriesOutputSpec(TraitedSpec):
@@ -91,6 +93,8 @@ class CorrectSeries(SimpleInterface):
     output_spec = CorrectSeriesOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
+        import torch
+
         from bids_gevnet.dwi.correction import estimate_correction
         from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries
 
@@ -110,6 +114,7 @@ class CorrectSeries(SimpleInterface):
             self._opposite_b0s(),
             anatomy=self._anatomy() if isdefined(self.inputs.t1w) else None,
             n_threads=self.inputs.num_threads,
+            device="cuda" if self.inputs.use_gpu and torch.cuda.is_available() else "cpu",
         )  # fmt: skip
         self._write(folder, series, estimate.correction, slice_axis)
         outcome = estimate.outcome

@@ -147,10 +147,10 @@ class TrainingLoop(ABC):
         self._name, self._digest = name, digest
         self.model: nn.Module = network
         if processes.size > 1:
-            on_gpu = [processes.device.index] if processes.device.type == "cuda" else None
             # All parameters fit one bucket, so their only all-reduce comes after those of the
             # normalisations, in the same order in every process.
-            self.model = DistributedDataParallel(network, device_ids=on_gpu)
+            # Without device_ids, inputs are left where they are: masks may stay on the host.
+            self.model = DistributedDataParallel(network)
         self.optimiser = torch.optim.Adam(
             network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
@@ -165,6 +165,10 @@ class TrainingLoop(ABC):
     @abstractmethod
     def read(self, parts: Iterable[Sequence[Any]]) -> Iterator[tuple[Tensor, ...]]:
         """Make the tensors of each part: the network's arguments, and the labels last."""
+
+    def place(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Put what `read` made on the device of this process."""
+        return tuple(tensor.to(self.processes.device) for tensor in tensors)
 
     @abstractmethod
     def rate(self) -> float:
@@ -257,7 +261,7 @@ class TrainingLoop(ABC):
         """Run forward and backward over one batch; give its loss and figure, over processes."""
         loss = correct = 0.0
         for number in range(n_parts):
-            *inputs, labels = (tensor.to(self.processes.device) for tensor in next(incoming))
+            *inputs, labels = self.place(next(incoming))
             with self._synchronise(last=number == n_parts - 1):
                 scores, losses = self._forward(inputs, labels)
                 torch.autograd.backward(losses.sum() * (self.processes.size / n_samples))
@@ -332,10 +336,11 @@ class TrainingLoop(ABC):
         norms = [part for part in self.network.modules() if isinstance(part, MomentNorm)]
         kept = [norm.momentum for norm in norms]
         self.network.train()
-        for number, (*inputs, _) in enumerate(self.read(shares)):
+        for number, tensors in enumerate(self.read(shares)):
+            *inputs, _ = self.place(tensors)
             for norm in norms:
                 norm.momentum = 1 / (number + 1)
             with self.precision():
-                self.network(*(tensor.to(self.processes.device) for tensor in inputs))
+                self.network(*inputs)
         for norm, momentum in zip(norms, kept, strict=True):
             norm.momentum = momentum

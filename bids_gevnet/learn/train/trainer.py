@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
 from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_model, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
+from bids_gevnet.learn.train.device_batches import DeviceReader
+from bids_gevnet.learn.train.device_pieces import device_pieces, free_bytes
 from bids_gevnet.learn.train.jobs import kept_apart
 from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
 from bids_gevnet.learn.train.mixup import (
@@ -108,7 +110,9 @@ def score_held_out(job: TrainJob, processes: Processes) -> Path:
         return Path(job.model_dir) / HELD_OUT
     network, _, gains = load_model(Path(job.model_dir))
     share = -(-job.options.batch_size // processes.size)
-    network.pieces = choose_pieces(job, network, ScanReader(job.training, gains), share)
+    training = ScanReader(job.training, gains)
+    free = free_bytes(processes.device)
+    network.pieces = choose_pieces(job, network, training, share, free)
     network.to(processes.device)
     precision = partial(autocast, job.options.precision, processes.device)
     scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
@@ -209,7 +213,9 @@ class Trainer(TrainingLoop):
             volumes = self.reader.random_volumes(self.options.seed, self.job.shells)
             network.initialise_(volumes, seed=self.options.seed)
         share = -(-self.options.batch_size // processes.size)
-        network.pieces = choose_pieces(self.job, network, self.reader, share)
+        network.pieces = choose_pieces(
+            self.job, network, self.reader, share, free_bytes(processes.device)
+        )
         return network.to(processes.device)
 
     def plan(self, epoch: int) -> Sequence[Mixture]:
@@ -222,7 +228,19 @@ class Trainer(TrainingLoop):
 
     def read(self, parts: Iterable[Sequence[Mixture]]) -> Iterator[tuple[Tensor, ...]]:
         """Volumes, masks and labels of each part."""
-        return read_ahead(self.reader, parts)
+        if self.processes.device.type == "cpu":
+            return read_ahead(self.reader, parts)
+        return self._device_reader.batches(parts)
+
+    @cached_property
+    def _device_reader(self) -> DeviceReader:
+        """Made once: the gains of all sites stay on the device."""
+        on_host = self.compound.masks_on_host
+        return DeviceReader(self.reader, self.processes.device, masks_on_host=on_host)
+
+    def place(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Leave tensors where `read` made them: on the device, or masks on the host."""
+        return tensors
 
     def rate(self) -> float:
         """Learning rate of the next step."""
@@ -344,12 +362,25 @@ def rescale_output_(
         last.bias.mul_(factor).add_((before[0] - after[0]) / after[1])
 
 
-def choose_pieces(job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int) -> Pieces:
-    """Say how to cut up a process's share of a batch: as little as memory allows."""
+def choose_pieces(
+    job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int, free: int | None = None
+) -> Pieces:
+    """Say how to cut up a process's share of a batch: as little as memory allows.
+
+    `free` is that of a GPU; None on a CPU, where pieces are the size of its cache.
+    """
     directions = share * 6 * job.nside**2
     brain = max(len(stored.samples) for stored in reader.stored)
     points = 2 * directions * -(-brain // network.stride**3)
     voxels = job.shells * directions * math.prod(job.shape)
+    if free is not None:
+        return device_pieces(
+            network.pieces,
+            free=free,
+            voxels=voxels,
+            points=points,
+            points_per_sphere=12 * job.nside**2,
+        )
     return replace(
         network.pieces,
         keep_sphere=points <= _KEPT_POINTS,
@@ -372,8 +403,12 @@ def evaluate_scans(
         The same in all processes.
     """
     evaluated = []
-    for index in processes.share(range(len(reader.scans))):
-        volume, mask = (tensor.to(processes.device) for tensor in reader.single(index))
+    indices = processes.share(range(len(reader.scans)))
+    if processes.device.type == "cpu":
+        scans: Iterable[Sequence[Tensor]] = (reader.single(index) for index in indices)
+    else:
+        scans = DeviceReader(reader, processes.device, masks_on_host=False).singles(indices)
+    for index, (volume, mask, *_) in zip(indices, scans, strict=True):
         with precision():
             values = function(volume, mask)[0]
         evaluated.append((index, values.float().tolist()))
