@@ -2,7 +2,7 @@
 
     python benchmarks/cleaning.py [--real-data FOLDER] [--seeds 700 702] [--write]
 
-What `auto` does was chosen by seeds 700 and 701 and by the real scans; seed 702 was looked at after.
+What `auto` does was chosen by seeds 700 and 701 and the real scans; seed 702 came after.
 
 Phantoms (4 mm, 32 directions, noise of SNR 30, heads lie still) are compared with themselves
 without noise. With ringing: simulated at 2 mm, of which the outer half of the in-plane k-space is
@@ -14,6 +14,7 @@ other as it was acquired; the noise of the other half is the same in every row. 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 from dataclasses import dataclass
@@ -256,53 +257,51 @@ def time_rows(folder: Path, name: str) -> Iterator[str]:
         yield f"| {path.name} | {size} | {method} | {time.process_time() - start:.0f} |"
 
 
+TABLES = {
+    "errors": "| data | denoising | unringing | FA, RMS error | FA, mean error | direction, "
+    "median error in degrees | S/b0 on HEALPix, RMS error | residual and edges (noise) | CPU s |",
+    "time": "| whole run | voxels and volumes | denoising | CPU s |",
+    "bias": "| seed | bias field | shading left, SD | FA, RMS error | direction, median error | "
+    "S/b0 on HEALPix, RMS error | CPU s |",
+    "field": "| seed | b0s the field is estimated from | RMS error, mm | 95th percentile, mm |",
+}
+"""Headings by what is measured."""
+
+
+def table_rows(name: str, options: argparse.Namespace) -> Iterator[str]:
+    """Measure the rows of one table."""
+    scans = options.scans if options.real_data is not None else ()
+    if name == "time":
+        for scan in scans:
+            yield from time_rows(options.real_data, scan)
+        return
+    if name != "errors":
+        for seed in options.seeds:
+            yield from (bias_rows if name == "bias" else field_rows)(seed)
+        return
+    for seed, rings in itertools.product(options.seeds, (False, True)):
+        for row in rows(phantom_case(seed, rings=rings), options.denoisers):
+            yield row.replace("| phantom", f"| seed {seed}, phantom", 1)
+    for scan in scans:
+        yield from rows(real_case(options.real_data, scan), options.denoisers)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--real-data", type=Path)
     parser.add_argument("--scans", nargs="*", default=["philips", "siemens"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[700, 702])
     parser.add_argument("--denoisers", nargs="*", default=list(DENOISERS))
-    parser.add_argument(
-        "--only", nargs="*", choices=("errors", "bias", "field", "time"),
-        default=["errors", "bias", "field", "time"], help="which tables",
-    )  # fmt: skip
+    parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     lines: list[str] = []
-
-    def show(line: str) -> None:
-        lines.append(line)
-        print(line, flush=True)
-
-    scans = options.scans if options.real_data is not None else ()
-    if "errors" in options.only:
-        show("| data | denoising | unringing | FA, RMS error | FA, mean error | direction, median "
-             "error in degrees | S/b0 on HEALPix, RMS error | residual and edges (noise) | CPU s "
-             "|\n|---|---|---|---|---|---|---|---|---|")  # fmt: skip
-        for seed in options.seeds:
-            for rings in (False, True):
-                for row in rows(phantom_case(seed, rings=rings), options.denoisers):
-                    show(row.replace("| phantom", f"| seed {seed}, phantom", 1))
-        for name in scans:
-            for row in rows(real_case(options.real_data, name), options.denoisers):
-                show(row)
-    if "time" in options.only and scans:
-        show("\n| whole run | voxels and volumes | denoising | CPU s |\n|---|---|---|---|")
-        for name in scans:
-            for row in time_rows(options.real_data, name):
-                show(row)
-    if "bias" in options.only:
-        show("\n| seed | bias field | shading left, SD | FA, RMS error | direction, median error "
-             "| S/b0 on HEALPix, RMS error | CPU s |\n|---|---|---|---|---|---|---|")  # fmt: skip
-        for seed in options.seeds:
-            for row in bias_rows(seed):
-                show(row)
-    if "field" in options.only:
-        show("\n| seed | b0s that the field is estimated from | RMS error, mm | 95th percentile, "
-             "mm |\n|---|---|---|---|")  # fmt: skip
-        for seed in options.seeds:
-            for row in field_rows(seed):
-                show(row)
+    for name in options.only:
+        heading = TABLES[name]
+        rule = "|---" * (heading.count("|") - 1) + "|"
+        for line in itertools.chain(("", heading, rule), table_rows(name, options)):
+            lines.append(line)
+            print(line, flush=True)
     if options.write:
         command = "    python benchmarks/cleaning.py --real-data FOLDER"
         about = __doc__.split("\n\n", 2)[2]
