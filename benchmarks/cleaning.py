@@ -163,7 +163,7 @@ def compare(case: Case, cleaned: Floats) -> Errors:
     )
 
 
-def rows(case: Case, denoisers: Sequence[str]) -> Iterator[str]:
+def rows(case: Case, denoisers: Sequence[str], unringing: Sequence[bool]) -> Iterator[str]:
     """Clean a case in every way."""
     b0 = mean_volume(case.data, find_shells(case.bvals).b0)
     for method in denoisers:
@@ -180,7 +180,7 @@ def rows(case: Case, denoisers: Sequence[str]) -> Iterator[str]:
             judged = judge_residual(denoised, case.brain, case.affine)
             if judged is not None:
                 verdict = f"{judged.correlation:+.2f} ({judged.noise_correlation:+.2f})"
-        for unring in (False, True) if case.rings else (False,):
+        for unring in unringing if case.rings else (False,):
             cleaned = remove_ringing(data, 2) if unring else data
             seconds = time.process_time() - start
             errors = compare(case, cleaned)
@@ -279,11 +279,12 @@ def table_rows(name: str, options: argparse.Namespace) -> Iterator[str]:
         for seed in options.seeds:
             yield from (bias_rows if name == "bias" else field_rows)(seed)
         return
+    unringing = [answer == "yes" for answer in options.unringing]
     for seed, rings in itertools.product(options.seeds, (False, True)):
-        for row in rows(phantom_case(seed, rings=rings), options.denoisers):
+        for row in rows(phantom_case(seed, rings=rings), options.denoisers, unringing):
             yield row.replace("| phantom", f"| seed {seed}, phantom", 1)
     for scan in scans:
-        yield from rows(real_case(options.real_data, scan), options.denoisers)
+        yield from rows(real_case(options.real_data, scan), options.denoisers, unringing)
 
 
 def main() -> None:
@@ -292,6 +293,7 @@ def main() -> None:
     parser.add_argument("--scans", nargs="*", default=["philips", "siemens"])
     parser.add_argument("--seeds", nargs="*", type=int, default=[700, 702])
     parser.add_argument("--denoisers", nargs="*", default=list(DENOISERS))
+    parser.add_argument("--unringing", nargs="*", choices=("no", "yes"), default=["no", "yes"])
     parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
