@@ -99,11 +99,14 @@ class BiasFacts(Facts):
         Whether the corrected series was divided by a bias field.
     lowest, highest : float or None
         1st and 99th percentile of the field in the brain, where its median is 1; no unit.
+    reason : str
+        Why not, where it was not corrected.
     """
 
     corrected: bool | None = None
     lowest: float | None = None
     highest: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
