@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,8 +130,9 @@ def _figures(card: ModelCard, task: Mapping[str, Any]) -> Iterator[str]:
     if card.is_regression:
         guess = model["schemes"][schemes[0]]["pooled"]["guessing_mae"] if schemes else math.nan
         last = f"One number for everybody would be off by {guess:.2f} on average."
+    chance = "a correlation of 0" if card.is_regression else f"{task['chance']:.2f}"
     yield (
-        f"Chance is {task['chance']:.2f}. The figures are of models that were trained without the "
+        f"Chance is {chance}. The figures are of models that were trained without the "
         "people they were tested on; the model in this folder is trained on everybody, in the "
         f"same way. {last}"
     )
@@ -171,7 +173,9 @@ def _usage(card: ModelCard) -> Iterator[str]:
     yield ""
     yield "Then validate it on them, if they have labels; nothing is trained:"
     yield ""
-    target = f" --target {_escape(card.labels[0])}" if card.is_regression else ""
+    # A block of code shows characters as they are: the shell's quotes, and none of Markdown's.
+    column = shlex.quote(" ".join(printable(card.labels[0]).split()))
+    target = f" --target {column}" if card.is_regression else ""
     yield f"    bids_gevnet BIDS_DIR OUTPUT_DIR group --model THIS_FOLDER{target}"
     yield ""
     yield (
