@@ -205,7 +205,12 @@ def test_a_card_that_somebody_changed_is_said(root, capsys, caplog):
 
 
 STARTS = {
-    "other classes": (nothing, (), 0, "was not used for AD v. DLB; DLB v. PD: there it started"),
+    "other classes": (
+        nothing,
+        (),
+        0,
+        "were not used for AD v. DLB; DLB v. PD: there they started",
+    ),
     "somebody it was trained on": (
         change_card(participants=("000",), dataset="Study of the tests"),
         (),
