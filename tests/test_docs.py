@@ -107,6 +107,15 @@ def test_links_between_files_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_every_page_says_first_whom_it_is_for():
+    home = {ROOT / "README.md", DOCS / "index.md", DOCS / "develop" / "contributing.md"}
+    for page in [path for path in PAGES if path not in home] + [ROOT / "CONTRIBUTING.md"]:
+        _, body = re.split(
+            r"^# .*$", page.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE
+        )
+        assert re.search(r"\bFor\b", body.strip().split("\n\n")[0]), page
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_options_that_a_page_names_exist(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
