@@ -267,7 +267,8 @@ def table(*, quick: bool, cpu_time: bool, gem: str | None) -> str:
     setting = (
         f"{describe()}, torch {torch.__version__}, {torch.get_num_threads()} threads, "
         f"{os.cpu_count()} cores, {platform.machine()}; load average {load}; "
-        f"{voxels} voxels of 192 points; fastest of {rounds} interleaved rounds, forward and backward, {unit}."
+        f"{voxels} voxels of 192 points; fastest of {rounds} interleaved rounds, "
+        f"forward and backward, {unit}."
     )
     head = [
         setting,
