@@ -56,6 +56,10 @@ what-happens: $(STAMP)  ## Write docs/what_happens_when.md
 boutiques: $(STAMP)  ## Write containers/boutiques.json
 	@$(BIN)/python -m bids_gevnet.cli.boutiques > containers/boutiques.json
 
+.PHONY: kernels
+kernels: $(STAMP)  ## Compile the CPU kernels after a change of theirs
+	@$(BIN)/python bids_gevnet/nn/compiled/build.py
+
 .PHONY: lint
 lint: $(STAMP)  ## Check style, types, layers and safety
 	@$(BIN)/ruff check .
