@@ -46,13 +46,13 @@ Convolve = Callable[[Tensor, Tensor], Tensor]
 
 
 def in_bfloat16(x: Tensor, filters: Tensor) -> Tensor:
-    """The kernel network's convolution as autocast would have it."""
+    """Convolve in the kernel network as autocast would."""
     half = F.conv3d(x.bfloat16(), filters.bfloat16(), padding=filters.shape[2] // 2)
     return half.to(x.dtype)
 
 
 def in_tf32(x: Tensor, filters: Tensor) -> Tensor:
-    """The kernel network's convolution with inputs of 10 bits, as a GPU's tensor cores take."""
+    """Convolve with inputs of 10 bits, as a GPU's tensor cores do."""
     return F.conv3d(_ToTf32.apply(x), _ToTf32.apply(filters), padding=filters.shape[2] // 2)
 
 
@@ -195,14 +195,15 @@ def measure(options: argparse.Namespace, folder: Path) -> str:
     )  # fmt: skip
     write_cohort(folder, settings, options.groups, resolution_mm=16.0, nside=2)
     volumes, masks, nside = read_people(link_scans(folder, "rounding"), folder / "raw")
+    command = " ".join(["benchmarks/precision.py", *sys.argv[1:]])
+    people = f"{len(volumes)} phantom people, 16 mm, nside {nside}, on the CPU"
     lines = [
         "# Half precision",
         "",
-        f"`python {' '.join(['benchmarks/precision.py', *sys.argv[1:]])}`, commit "
-        f"{current_commit()}: {len(volumes)} phantom people, 16 mm, nside {nside}, on the CPU.",
+        f"`python {command}`, commit {current_commit()}: {people}.",
         "",
-        "Rounding error of features over their spread between people, in all and (in brackets) the "
-        "part that differs between people:",
+        "Rounding error of features over their spread between people; in brackets the part that",
+        "differs between people.",
         "",
         f"| network | {' | '.join(CHOICES)} |",
         f"| --- |{' ---: |' * len(CHOICES)}",
@@ -216,10 +217,10 @@ def measure(options: argparse.Namespace, folder: Path) -> str:
         return "\n".join(lines)
     names = ["float32", *CHOICES]
     numbers = range(len(names)) if options.choices is None else options.choices
+    how = f"{' v '.join(options.groups)}, {options.folds} folds, {options.epochs} epochs"
     lines += [
         "",
-        f"Held-out accuracy and AUC of {options.network} on the same people "
-        f"({' v '.join(options.groups)}), {options.folds} folds, {options.epochs} epochs:",
+        f"Held-out accuracy and AUC of {options.network} on the same people ({how}):",
         "",
         "| choice | accuracy | AUC |",
         "| --- | ---: | ---: |",
