@@ -6,7 +6,7 @@
 
 On the CPU, whose bfloat16 rounds as a GPU's does. A network tells people apart by small
 differences of means over a brain, so rounding is compared with those: error of a feature over its
-spread between people of a phantom cohort, mean over features. An error that all people share
+spread between people of a site in a phantom cohort, mean over features. An error that all people share
 does no harm; "differing" is the part that they do not share.
 
 TF32 is what NVIDIA GPUs take for convolutions of float32 unless told otherwise: inputs are
@@ -86,8 +86,8 @@ def chosen(convolve: Convolve | None) -> Iterator[None]:
         yield
 
 
-def read_people(output: Path, raw: Path) -> tuple[list[Tensor], list[Tensor], int]:
-    """Volumes and masks of everybody, and nside."""
+def read_people(output: Path, raw: Path) -> tuple[list[Tensor], list[Tensor], list[str], int]:
+    """Volumes, masks and sites of everybody, and nside."""
     cohort = read_cohort(output, raw, folds=2)
     volumes, masks = [], []
     for row in cohort.rows:
@@ -98,12 +98,21 @@ def read_people(output: Path, raw: Path) -> tuple[list[Tensor], list[Tensor], in
         volume, mask = to_volume(stored.samples.astype(np.float32), stored.mask)
         volumes.append(volume)
         masks.append(mask)
-    return volumes, masks, cohort.nside
+    return volumes, masks, [row.site for row in cohort.rows], cohort.nside
+
+
+def within(features: Tensor, sites: list[str]) -> Tensor:
+    """Take off the mean of each site: scanners differ more than people."""
+    centred = features.clone()
+    for site in set(sites):
+        here = torch.tensor([other == site for other in sites])
+        centred[here] -= features[here].mean(0)
+    return centred
 
 
 @torch.no_grad()
 def rounding(
-    name: str, volumes: list[Tensor], masks: list[Tensor], nside: int
+    name: str, volumes: list[Tensor], masks: list[Tensor], sites: list[str], nside: int
 ) -> dict[str, tuple[float, float]]:
     """Error over spread of each choice: in all, and the part that differs between people."""
     torch.manual_seed(0)
@@ -124,13 +133,13 @@ def rounding(
         return torch.cat([network.features(v[None], m[None]).double() for v, m in pairs])
 
     truth = features()
-    spread = truth.std(0)
+    spread = within(truth, sites).std(0)
     found = {}
     for choice, (convolve, half) in CHOICES.items():
         with chosen(convolve), torch.autocast("cpu", torch.bfloat16, enabled=half):
             error = (features() - truth) / spread
         total = error.square().mean(0).sqrt().mean()
-        found[choice] = (float(total), float(error.std(0).mean()))
+        found[choice] = (float(total), float(within(error, sites).std(0).mean()))
     return found
 
 
@@ -194,22 +203,23 @@ def measure(options: argparse.Namespace, folder: Path) -> str:
         seed=options.seed,
     )  # fmt: skip
     write_cohort(folder, settings, options.groups, resolution_mm=16.0, nside=2)
-    volumes, masks, nside = read_people(link_scans(folder, "rounding"), folder / "raw")
+    people = read_people(link_scans(folder, "rounding"), folder / "raw")
+    volumes, nside = people[0], people[-1]
     command = " ".join(["benchmarks/precision.py", *sys.argv[1:]])
-    people = f"{len(volumes)} phantom people, 16 mm, nside {nside}, on the CPU"
+    cohort = f"{len(volumes)} phantom people, 16 mm, nside {nside}, on the CPU"
     lines = [
         "# Half precision",
         "",
-        f"`python {command}`, commit {current_commit()}: {people}.",
+        f"`python {command}`, commit {current_commit()}: {cohort}.",
         "",
-        "Rounding error of features over their spread between people; in brackets the part that",
-        "differs between people.",
+        "Rounding error of features over their spread between people of a site; in brackets the",
+        "part that differs between people.",
         "",
         f"| network | {' | '.join(CHOICES)} |",
         f"| --- |{' ---: |' * len(CHOICES)}",
     ]
     for name in options.networks:
-        found = rounding(name, volumes, masks, nside)
+        found = rounding(name, *people)
         cells = [f"{total:.3f} ({differing:.3f})" for total, differing in found.values()]
         lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], flush=True)

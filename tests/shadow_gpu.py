@@ -36,7 +36,7 @@ class ShadowGpu(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         given = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         marked = [tensor for tensor in given if hasattr(tensor, _MARK)]
-        if func is Tensor.device.__get__:
+        if func == Tensor.device.__get__:
             return SHADOW if marked else func(*args)
         if name in {"numpy", "__array__"} and marked:
             raise MixedDevicesError(f"{name} of a tensor on the device")
