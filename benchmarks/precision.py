@@ -6,8 +6,8 @@
 
 On the CPU, whose bfloat16 rounds as a GPU's does. A network tells people apart by small
 differences of means over a brain, so rounding is compared with those: error of a feature over its
-spread between people of a site in a phantom cohort, mean over features. An error that all people share
-does no harm; "differing" is the part that they do not share.
+spread between people of a site in a phantom cohort, mean over features. An error that all people
+share does no harm; "differing" is the part that they do not share.
 
 TF32 is what NVIDIA GPUs take for convolutions of float32 unless told otherwise: inputs are
 rounded to 10 bits and summed in float32. It is imitated here in the kernel network alone.

@@ -51,7 +51,7 @@ class TrainOptions:
     weight_decay : float
     seed : int
     precision : str
-        "float32", "bfloat16", or "auto": bfloat16 on GPUs.
+        "auto" and "float32", or "bfloat16" for all but the kernel network.
     harmonise : bool
     reference_site : str or None
         Site that harmonisation brings the others to; None for the mean over sites.
