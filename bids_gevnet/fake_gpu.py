@@ -292,7 +292,13 @@ def fake_gpu(*, inside: float = 1 / 3) -> Iterator[FakeGpu]:
     """
     _register()
     gpu = FakeGpu(inside)
-    with _FakeMode(allow_non_fake_inputs=True), gpu:
+    # In one thread: PyTorch starts those of devices at its first backward pass, which may have
+    # been before this device was known.
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        _FakeMode(allow_non_fake_inputs=True),
+        gpu,
+    ):
         yield gpu
 
 

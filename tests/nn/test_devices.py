@@ -89,6 +89,16 @@ def test_every_tensor_of_a_network_moves_with_it() -> None:
         assert not left, name
 
 
+def test_a_backward_pass_on_the_host_does_no_harm() -> None:
+    """PyTorch starts threads of devices once, at the first backward pass of a process."""
+    layer = nn.Linear(3, 1)
+    layer(torch.rand(2, 3)).sum().backward()
+    with fake_gpu() as gpu:
+        gpu.take(layer)
+        layer(torch.empty(2, 3, device=gpu.device)).sum().backward()
+    assert gpu.counts.operators > 0
+
+
 def test_kmeans_and_patches_stay_on_the_device() -> None:
     generator = torch.Generator().manual_seed(0)
     layer = CKNLayer(1, 4, build("ckn2", nside=1).ckn.layers[0].kappa)
