@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -152,22 +153,23 @@ def train_with(
     learning = LearningSettings(
         network=options.network, strides=STRIDES, folds=options.folds, epochs=options.epochs,
         samples_per_class=options.samples, leave_site_out=False, devices="cpu:1", resume=True,
-        precision="bfloat16" if half else "float32",
+        precision="bfloat16" if half else "float32", classes=options.classes,
     )  # fmt: skip
     execution = ExecutionSettings(random_seed=options.seed, nprocs=1)
     with chosen(convolve):
         layout = cross_validate(output, folder / "raw", learning, execution)
     table = read_predictions(layout.predictions_table)
     own = table[table["kind"] == "network"]
-    metrics = evaluate_table(own, seed=options.seed)
-    return _accuracy(metrics)
+    few = evaluate_table(own, seed=options.seed, resamples=100, permutations=100)
+    return _accuracy(few)
 
 
-def _accuracy(metrics: dict[str, object]) -> tuple[float, float]:
-    """Accuracy and AUC of the only model of the only task."""
-    task = next(iter(metrics["tasks"].values()))  # type: ignore[attr-defined]
-    model = next(iter(task["models"].values()))
-    return float(model["accuracy"]["value"]), float(model["auc"]["value"])
+def _accuracy(content: dict[str, Any]) -> tuple[float, float]:
+    """Accuracy and AUC, means over tasks."""
+    pooled = [task["models"][0]["schemes"]["folds"]["pooled"] for task in content["tasks"]]
+    names = ("accuracy", "roc_auc")
+    accuracy, auc = (float(np.mean([p[name]["value"] for p in pooled])) for name in names)
+    return accuracy, auc
 
 
 def main() -> int:
@@ -184,6 +186,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--choices", type=int, nargs="*", help="numbers of the choices to train")
+    parser.add_argument("--classes", default="pairs", help="as of the group level")
     parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
