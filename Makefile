@@ -91,6 +91,10 @@ check-apptainer:  ## Build the Apptainer image and run it
 check-slurm: $(STAMP)  ## Run the SLURM scripts on a cluster of two
 	@BIN="$(abspath $(BIN))" containers/check_slurm.sh
 
+.PHONY: check-gpu
+check-gpu:  ## Compare a GPU with the CPU, time a step
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/check_gpu.py
+
 .PHONY: lock
 lock: $(STAMP)  ## Pin the image's packages by hash
 	@UV="$$(command -v uv || echo $(BIN)/uv)"; [ -x "$$UV" ] || $(BIN)/python -m pip install --quiet uv; \

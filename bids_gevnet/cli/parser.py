@@ -601,7 +601,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
-        help=f"(default: {_default('precision')}: bfloat16 on GPUs)",
+        help=f"(default: {_default('precision')}: float32 everywhere)",
     )
     group.add_argument(
         "--resume",

@@ -28,6 +28,7 @@ from bids_gevnet.learn.models.files import load_model
 from bids_gevnet.learn.models.newcomers import SEEN, check_fit, leave_out, leave_out_seen
 from bids_gevnet.learn.models.prediction import out_of_range
 from bids_gevnet.learn.train.batches import ScanReader
+from bids_gevnet.learn.train.device_pieces import fit_one_scan_
 from bids_gevnet.learn.train.jobs import JobScan
 from bids_gevnet.learn.train.loop import autocast
 from bids_gevnet.learn.train.trainer import evaluate_scans
@@ -103,6 +104,7 @@ def score_cohort(
     refuse_copies(scored.rows, [place[row.scan] for row in scored.rows])
     reader = ScanReader([_scan(row, place[row.scan], model.card) for row in scored.rows], model[2])
     model.network.to(processes.device)
+    fit_one_scan_(model.network, model.card.shape, model.card.nside)
     precision = partial(autocast, "float32", processes.device)
     scores = np.array(evaluate_scans(model.network, reader, processes, precision))
     number = model.card.is_regression

@@ -226,12 +226,14 @@ def _add_fold(
 ) -> list[dict[str, Any]]:
     """Add the chosen held-out scans of a fold, explained by the fold's own network."""
     from bids_gevnet.learn.train.batches import ScanReader
+    from bids_gevnet.learn.train.device_pieces import fit_one_scan_
     from bids_gevnet.nn.attribution import saliency
 
     if not chosen:
         return []
     network, _, gains = load_model(Path(job.model_dir))
     network.to(device)
+    fit_one_scan_(network, job.shape, job.nside)
     reader = ScanReader(job.testing, gains)
     entries = []
     for index in chosen:

@@ -56,7 +56,7 @@ class TrainOptions:
     seed : int
         Of the weights at the start and the order of samples.
     precision : str
-        "float32", "bfloat16", or "auto": bfloat16 on GPUs.
+        "auto" and "float32", or "bfloat16" for all but the kernel network.
     harmonise : bool
         Whether to harmonise where there are several sites.
     reference_site : str or None
