@@ -104,6 +104,8 @@ def test_reports_and_methods_say_it_too(both_ways):
     assert "preprocessed by QSIPrep 1.0.1" in page
     assert "t1_neighbor_corr" in page
     assert "Phase encoding" not in page
+    assert "The scan came corrected" in page
+    assert "Gibbs ringing" not in page
     assert "Scans had been preprocessed by QSIPrep 1.0.1 [" in text
     assert "were not corrected again" in text
     assert "fits it best over the brain" in text
