@@ -36,7 +36,9 @@ from bids_gevnet.learn.evaluate.permutation import CROSS_VALIDATED, permutation_
 from bids_gevnet.nn.registry import networks, scan_networks
 
 FORMAT = "bids_gevnet group metrics 3"
-SCHEMES = ("folds", "leave-site-out", EXTERNAL)
+ADAPTED = "leave-site-out-adapted"
+"""Left-out sites, each harmonised from its unlabelled scans."""
+SCHEMES = ("folds", "leave-site-out", ADAPTED, EXTERNAL)
 METHODS = {
     "unit": "The unit of all intervals and tests is the participant: several scans of a person "
     "count as one person.",
@@ -301,7 +303,7 @@ def evaluate(held_out: HeldOut, settings: _Settings, scheme: str) -> dict[str, A
     folds: list[dict[str, Any]] = []
     for fold in np.unique(held_out.folds):
         part = held_out.part(held_out.folds == fold)
-        site = str(part.sites[0]) if scheme == "leave-site-out" else None
+        site = str(part.sites[0]) if scheme in ("leave-site-out", ADAPTED) else None
         folds.append({"fold": int(fold), "site": site} | measure(part, settings.draw(part)))
     sites: list[dict[str, Any]] = []
     for site in np.unique(held_out.sites):

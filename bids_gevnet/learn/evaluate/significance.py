@@ -1,0 +1,191 @@
+r"""What a network's held-out scores owe their success to, tested by permutation.
+
+For person i, tested by a network that was not trained on them, c_ik(v) is what feature v (a voxel,
+a region, an angle) adds to the score of class k. Null hypothesis at v: within a fold and a site,
+the contributions of a person have nothing to do with their diagnosis y_i. Labels are exchanged
+among the people of a stratum, fold and site together; nobody trained the network that explains
+them, so their labels are exchangeable. With n people in a stratum, n_k of class k, and the
+contributions centred twice over people and labels (d below, whose mean over permutations is 0),
+
+.. math:: T(v) = \sum_i d_{i y_i}(v), \qquad
+          \operatorname{Var} T(v) = \sum_{\text{strata}} \frac{1}{n - 1} \sum_{i, k} n_k \,
+          d_{ik}(v)^2, \qquad z(v) = \frac{T(v)}{\sqrt{\operatorname{Var} T(v)}}
+
+(Hoeffding 1951: exact over all permutations). Dividing by the standard deviation is what keeps
+places where contributions are merely large, or vary much, from winning.
+
+The test is one-sided: z > 0 where contributions speak for the true class. The largest z over all
+features in each permutation corrects for their number (Westfall and Young 1993). People tested in
+one fold train the others, so z is divided by the root of two before it is compared
+(`bids_gevnet.learn.evaluate.permutation`, where it is explained).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bids_gevnet.learn.evaluate.permutation import CROSS_VALIDATED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.floating[Any]]
+    Ints = NDArray[np.intp]
+
+PERMUTATIONS = 999
+FEWEST_ARRANGEMENTS = 100.0
+"""Ways to exchange labels below which p could hardly be small by anything but chance."""
+_BLOCK = 2**13  # features at once: their null distribution takes 32 MB
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class ContributionTest:
+    """Result of a test.
+
+    Attributes
+    ----------
+    total : (n_features,) array
+        T: difference that the labels make.
+    z : (n_features,) array
+        T in standard deviations of the permutations; 0 where nothing varies.
+    p : (n_features,) array
+        Corrected for the number of features.
+    needed : float
+        z from which p is below 0.05.
+    """
+
+    total: NDArray[np.float64]
+    z: NDArray[np.float64]
+    p: NDArray[np.float64]
+    needed: float
+
+
+def count_arrangements(truth: Ints, strata: Sequence[Any]) -> float:
+    """Count the different ways to exchange labels within strata.
+
+    Examples
+    --------
+    >>> round(count_arrangements(np.array([0, 1, 0, 1, 0]), ["a", "a", "b", "b", "c"]))
+    4
+    """
+    groups = np.unique(np.array([str(key) for key in strata]), return_inverse=True)[1]
+    log = 0.0
+    for group in range(groups.max(initial=-1) + 1):
+        counts = np.bincount(truth[groups == group])
+        log += lgamma(counts.sum() + 1) - sum(lgamma(count + 1) for count in counts)
+    return float(np.exp(min(log, 700.0)))
+
+
+def judge_contributions(
+    contributions: Floats,
+    truth: Ints,
+    strata: Sequence[Any],
+    *,
+    seed: int,
+    count: int = PERMUTATIONS,
+    root: float = CROSS_VALIDATED,
+) -> ContributionTest:
+    """Test where contributions go with the true class.
+
+    Parameters
+    ----------
+    contributions : (n_people, n_classes, n_features) array
+        c: what each feature adds to the score of each class.
+    truth : (n_people,) array of int
+    strata : sequence
+        Who may exchange labels with whom: those with the same entry.
+    seed : int
+    count : int
+        Permutations.
+    root : float
+        What z is divided by: the root of two for a cross-validation, 1 for a network that was
+        trained on other people altogether.
+
+    Returns
+    -------
+    test : ContributionTest
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> truth = np.arange(40) % 2
+    >>> one = rng.normal(size=(40, 30))
+    >>> one[:, 7] += 3 * truth  # the feature that tells the classes apart
+    >>> test = judge_contributions(np.stack([-one, one], 1), truth, ["fold"] * 40, seed=0)
+    >>> int(test.z.argmax()), int((test.p < 0.05).sum())
+    (7, 1)
+    """
+    people, classes, features = contributions.shape
+    groups = np.unique(np.array([str(key) for key in strata]), return_inverse=True)[1]
+    draws = _one_hot(_exchange(truth, groups, count, np.random.default_rng(seed)), classes)
+    actual = _one_hot(truth[None], classes)[0]
+    total, z = np.zeros(features), np.zeros(features)
+    largest = np.full(count, -np.inf)
+    for start in range(0, features, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        centred, variance = _centre(contributions[..., part], truth, groups, classes)
+        flat = centred.reshape(people * classes, -1)
+        spread = np.sqrt(np.maximum(variance, _TINY))
+        sure = variance > _TINY
+        total[part] = actual @ flat
+        z[part] = np.where(sure, total[part] / spread, 0.0)
+        if sure.any():
+            standard = (flat[:, sure] / spread[sure]).astype(np.float32)
+            largest = np.maximum(largest, (draws @ standard).max(axis=1))
+    return _judge(total, z, largest, root)
+
+
+def _judge(
+    total: NDArray[np.float64], z: NDArray[np.float64], largest: NDArray[Any], root: float
+) -> ContributionTest:
+    """Compare every z with the largest of each permutation."""
+    count = len(largest)
+    order = np.sort(largest)
+    # A feature below its null is not helped by being drawn towards it. Float32 draws may fall
+    # short of the very same labels by rounding.
+    drawn = np.where(z > 0, z / root, z) - 1e-4
+    p = (1 + count - np.searchsorted(order, drawn, side="left")) / (1 + count)
+    varied = bool(np.isfinite(order).any())
+    needed = root * float(np.quantile(order, 0.95)) if varied else np.inf
+    return ContributionTest(total, z, p if varied else np.ones_like(z), needed)
+
+
+def _centre(
+    contributions: Floats, truth: Ints, groups: Ints, classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Centre twice within strata, (people, classes, features); variance of T, (features,)."""
+    centred = np.zeros(contributions.shape)
+    variance = np.zeros(contributions.shape[-1])
+    for group in range(groups.max() + 1):
+        inside = np.flatnonzero(groups == group)
+        counts = np.bincount(truth[inside], minlength=classes)
+        if counts.max() == len(inside):  # alone, or all of one class: nothing to exchange
+            continue
+        values = np.asarray(contributions[inside], np.float64)
+        values = values - np.einsum("ikv,k->iv", values, counts / len(inside))[:, None]
+        values -= values.mean(axis=0)
+        centred[inside] = values
+        variance += np.einsum("ikv,k->v", np.square(values), counts) / (len(inside) - 1)
+    return centred, variance
+
+
+def _exchange(truth: Ints, groups: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """Permuted labels: (count, n_people) array."""
+    labels = np.broadcast_to(truth, (count, len(truth))).copy()
+    for group in range(groups.max() + 1):
+        inside = np.flatnonzero(groups == group)
+        labels[:, inside] = rng.permuted(labels[:, inside], axis=1)
+    return labels
+
+
+def _one_hot(labels: Ints, classes: int) -> NDArray[np.float32]:
+    """(..., n_people) labels to (..., n_people * n_classes) indicators."""
+    hot = (labels[..., None] == np.arange(classes)).astype(np.float32)
+    return hot.reshape(*labels.shape[:-1], -1)
