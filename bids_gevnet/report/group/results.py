@@ -6,7 +6,7 @@ another type than expected counts as missing.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
