@@ -16,8 +16,16 @@ places where contributions are merely large, or vary much, from winning.
 
 The test is one-sided: z > 0 where contributions speak for the true class. The largest z over all
 features in each permutation corrects for their number (Westfall and Young 1993). People tested in
-one fold train the others, so z is divided by the root of two before it is compared
-(`bids_gevnet.learn.evaluate.permutation`, where it is explained).
+one fold train the others, so the distance from chance is divided by the root of two before it is
+compared (`bids_gevnet.learn.evaluate.permutation`, where it is explained). That is done on the
+scale of
+
+.. math:: t = z \sqrt{\frac{\nu - 1}{\nu - z^2}}, \qquad \nu = \sum_{\text{strata}} (n - 1),
+
+because z itself cannot exceed the root of nu: divided by 1.4, no effect however large would be
+found in 24 people. In simulations of studies without any effect (24 or 48 people, 30 or 300
+voxels; tests/learn/evaluate/test_significance.py) 0.5 to 3 % of studies show a voxel, and 11 to
+54 % would without the root of two.
 """
 
 from __future__ import annotations
@@ -139,22 +147,40 @@ def judge_contributions(
         if sure.any():
             standard = (flat[:, sure] / spread[sure]).astype(np.float32)
             largest = np.maximum(largest, (draws @ standard).max(axis=1))
-    return _judge(total, z, largest, root)
+    return _judge(total, z, largest, root, _freedom(truth, groups))
 
 
 def _judge(
-    total: NDArray[np.float64], z: NDArray[np.float64], largest: NDArray[Any], root: float
+    total: NDArray[np.float64],
+    z: NDArray[np.float64],
+    largest: NDArray[Any],
+    root: float,
+    freedom: int,
 ) -> ContributionTest:
     """Compare every z with the largest of each permutation."""
     count = len(largest)
-    order = np.sort(largest)
+    if not np.isfinite(largest).all():  # nothing varies
+        return ContributionTest(total, z, np.ones_like(z), float("inf"))
+    order = np.sort(_to_t(largest.astype(np.float64), freedom))
+    t = _to_t(z, freedom)
     # A feature below its null is not helped by being drawn towards it. Float32 draws may fall
     # short of the very same labels by rounding.
-    drawn = np.where(z > 0, z / root, z) - 1e-4
+    drawn = np.where(t > 0, t / root, t) * (1 - 1e-4)
     p = (1 + count - np.searchsorted(order, drawn, side="left")) / (1 + count)
-    varied = bool(np.isfinite(order).any())
-    needed = root * float(np.quantile(order, 0.95)) if varied else np.inf
-    return ContributionTest(total, z, p if varied else np.ones_like(z), needed)
+    needed = root * float(np.quantile(order, 1 - 0.05))
+    return ContributionTest(total, z, p, needed / np.sqrt((needed**2 + freedom - 1) / freedom))
+
+
+def _freedom(truth: Ints, groups: Ints) -> int:
+    """People beyond the first of every stratum in which labels can be exchanged."""
+    parts = [truth[groups == group] for group in range(groups.max() + 1)]
+    return max(2, sum(len(part) - 1 for part in parts if len(set(part.tolist())) > 1))
+
+
+def _to_t(z: NDArray[np.float64], freedom: int) -> NDArray[np.float64]:
+    """Undo the ceiling of z; increasing."""
+    room = np.maximum(freedom - np.square(z), 1e-3)
+    return np.asarray(z * np.sqrt((freedom - 1) / room))
 
 
 def _centre(

@@ -15,7 +15,7 @@ from bids_gevnet.harmonisation.adaptation import FEWEST_PEOPLE, Adaptation, adap
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from bids_gevnet.harmonisation.gains import RishGains
 
@@ -102,7 +102,7 @@ def adapt_sites(gains: RishGains | None, scans: Sequence[UnlabelledScan]) -> Ada
     return AdaptedSites(adapted, tuple(adaptations), tuple(refusals))
 
 
-def without_labels(scans: Sequence[object]) -> list[UnlabelledScan]:
+def without_labels(scans: Iterable[object]) -> list[UnlabelledScan]:
     """Take from scans of a job what adaptation may know."""
     names = ("folder", "participant", "site", "covariates")
     return [UnlabelledScan(**{name: getattr(scan, name) for name in names}) for scan in scans]
