@@ -10,6 +10,7 @@ import pytest
 from bids_gevnet.cli.parser import build_parser
 from bids_gevnet.cli.progress import RESOURCE_COLUMNS
 from bids_gevnet.interfaces.confounds import MOTION
+from bids_gevnet.learn.evaluate import saliency_maps
 from bids_gevnet.learn.evaluate.predictions_table import FIXED_COLUMNS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -38,9 +39,18 @@ def test_every_option_is_on_the_page_of_the_command_line(pages):
 
 
 def test_every_key_of_facts_and_model_card_has_a_sentence(pages):
-    for kind in (*pages._fact_classes(pages.ScanFacts), pages.ModelCard):
+    facts = (pages.ScanFacts, pages.SaliencyFacts)
+    for kind in (*(k for outer in facts for k in pages._fact_classes(outer)), pages.ModelCard):
         for name, text in pages.described_fields(kind):
             assert text, f"{kind.__name__}.{name} has no description in its docstring"
+
+
+def test_every_file_of_saliency_is_listed(pages):
+    page = pages.saliency_page()
+    for name in re.findall(r"[a-z_]+\.(?:nii\.gz|tsv|json)", saliency_maps.__doc__):
+        assert f"`{name}`" in page, name
+    for column in saliency_maps.REGION_COLUMNS:
+        assert f"`{column}`" in page, column
 
 
 def test_every_derivative_and_every_file_of_a_run_is_listed(pages):

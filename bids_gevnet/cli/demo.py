@@ -75,7 +75,7 @@ def tell_results(output: Path) -> int:
 
 
 def compare_with_truth(saliency: Path) -> str:
-    """Say how much of a phantom study's saliency lies where its groups truly differ."""
+    """Say whether a phantom study's saliency, a map of z, is high where groups truly differ."""
     import nibabel as nib
     import numpy as np
 
@@ -85,14 +85,14 @@ def compare_with_truth(saliency: Path) -> str:
     image = nib.load(saliency)
     values = np.asarray(image.dataobj, float)
     region = crossing_region(grid_points(values.shape, image.affine)) > 0.5
-    inside, outside = values[region & (values > 0)], values[~region & (values > 0)]
+    inside, outside = values[region & (values != 0)], values[~region & (values != 0)]
     if inside.size == 0 or outside.size == 0:
         return "The network's saliency was not compared with the truth: no voxel lies in it."
     above = float(np.mean(inside[:, None] > outside[None]))
     return (
-        f"Where the network looks: {inside.mean() / outside.mean():.1f} times as much in the "
-        "region that truly differs as elsewhere; a voxel there ranks above one elsewhere "
-        f"{above:.0%} of the time (50 % is chance)."
+        f"Where the network looks: mean z {inside.mean():.1f} in the region that truly differs, "
+        f"{outside.mean():.1f} elsewhere; a voxel there ranks above one elsewhere {above:.0%} of "
+        "the time (50 % is chance)."
     )
 
 

@@ -65,7 +65,11 @@ def check_model(settings: Settings) -> "ModelCard | None":
     from bids_gevnet.learn.models.files import CHANGED_TEXT, has_changed_text, load_model
     from bids_gevnet.learn.models.prediction import check_planned_grid
 
-    card = load_model(settings.learning.model).card
+    _, card, gains = load_model(settings.learning.model)
+    if settings.learning.adapt:
+        from bids_gevnet.learn.models.adaptation import require_reference
+
+        require_reference(gains)
     if has_changed_text(settings.learning.model):
         log.warning("%s", CHANGED_TEXT)
     grid = output_grid(settings.preprocessing)

@@ -20,6 +20,7 @@ from numpydoc.docscrape import ClassDoc
 from bids_gevnet.bids import derivatives
 from bids_gevnet.cli.parser import build_parser
 from bids_gevnet.facts.json_form import Facts
+from bids_gevnet.facts.saliency import SaliencyFacts
 from bids_gevnet.facts.scan import ScanFacts
 from bids_gevnet.layout import OutputLayout
 from bids_gevnet.learn.models.files import ModelCard
@@ -53,6 +54,22 @@ _MODEL_INTRODUCTION = """\
 For whoever publishes or reads a model folder. `model.json` says what the model is and what it was
 trained on; the weights stand beside it in `model.safetensors`, never as pickled code.
 """
+_SALIENCY_INTRODUCTION = """\
+# saliency.json
+
+For whoever reads what a network's predictions rest on. `models/<task>[/<network>]` holds, beside
+the models of the folds,
+
+| file | holds |
+| --- | --- |
+| `saliency.nii.gz` | z of every voxel: how far its contributions go with the true class |
+| `saliency_p.nii.gz` | p of z, one-sided and corrected over voxels; 1 outside the brain |
+| `sensitivity.nii.gz` | mean gradient, 1 its root mean square: anatomy, not diagnosis |
+| `saliency_regions.tsv` | the rows of `regions` below, one per region of the atlas |
+| `saliency.json` | everything else; this page is made from the classes that write it |
+
+A key whose value is not known is left out.
+"""
 _FILES_INTRODUCTION = """\
 # Files of a run
 
@@ -81,6 +98,7 @@ def write_reference_pages(folder: Path) -> None:
         ("command_line.md", command_line_page()),
         ("facts.md", facts_page()),
         ("model_card.md", model_card_page()),
+        ("saliency.md", saliency_page()),
         ("files.md", files_page()),
         ("networks.md", networks_page()),
         *((f"api_{name}.md", api_page(name)) for name in API),
@@ -117,11 +135,18 @@ def _term(action: argparse.Action) -> str:
 
 
 def facts_page() -> str:
-    """List every key of a scan's facts, nested ones with a dot."""
-    lines = [
-        _FACTS_INTRODUCTION,
-    ]
-    for kind in _fact_classes(ScanFacts):
+    """List every key of a scan's facts."""
+    return _page_of_facts(_FACTS_INTRODUCTION, ScanFacts)
+
+
+def saliency_page() -> str:
+    """List every key of saliency.json."""
+    return _page_of_facts(_SALIENCY_INTRODUCTION, SaliencyFacts)
+
+
+def _page_of_facts(introduction: str, outermost: type) -> str:
+    lines = [introduction]
+    for kind in _fact_classes(outermost):
         lines += [f"## {kind.__name__}", "", ClassDoc(kind)["Summary"][0], ""]
         lines += ["| key | holds |", "| --- | --- |"]
         lines += [f"| `{name}` | {text} |" for name, text in described_fields(kind)]

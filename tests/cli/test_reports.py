@@ -138,6 +138,9 @@ def test_saliency_is_compared_with_the_region_that_differs(tmp_path):
     shape = (25, 30, 24)
     region = crossing_region(grid_points(shape, affine)) > 0.5
     there, nowhere = np.where(region, 3.0, 1.0), np.random.default_rng(0).uniform(1, 2, shape)
-    for values, expected in ((there, "3.0 times as much"), (nowhere, "1.0 times as much")):
+    for values, expected in (
+        (there, "mean z 3.0 in the region that truly differs, 1.0 elsewhere"),
+        (nowhere, "mean z 1.5 in the region that truly differs, 1.5 elsewhere"),
+    ):
         nib.save(nib.Nifti1Image(values.astype(np.float32), affine), tmp_path / "saliency.nii.gz")
         assert expected in compare_with_truth(tmp_path / "saliency.nii.gz")

@@ -65,16 +65,7 @@ def adapt_sites(gains: RishGains | None, scans: Sequence[UnlabelledScan]) -> Ada
         Of the model.
     scans : sequence of UnlabelledScan
     """
-    if gains is None or gains.training is None:
-        raise InputError(
-            expected="a model that harmonises and keeps what its training scans look like, for "
-            "--adapt",
-            found="one trained without harmonisation"
-            if gains is None
-            else "one whose harmonisation keeps no such reference: from an earlier version, or "
-            "fitted to too few people",
-            remedy="train the model with --harmonisation rish, or leave --adapt out",
-        )
+    gains = require_reference(gains)
     by_site: dict[str, list[UnlabelledScan]] = defaultdict(list)
     for scan in scans:
         if not gains.knows(scan.site):
@@ -100,6 +91,21 @@ def adapt_sites(gains: RishGains | None, scans: Sequence[UnlabelledScan]) -> Ada
         )
         adaptations.append(facts)
     return AdaptedSites(adapted, tuple(adaptations), tuple(refusals))
+
+
+def require_reference(gains: RishGains | None) -> RishGains:
+    """Refuse a model that nothing can be brought to."""
+    if gains is None or gains.training is None:
+        raise InputError(
+            expected="a model that harmonises and keeps what its training scans look like, for "
+            "--adapt",
+            found="one trained without harmonisation"
+            if gains is None
+            else "one whose harmonisation keeps no such reference: from an earlier version, or "
+            "fitted to too few people",
+            remedy="train the model with --harmonisation rish, or leave --adapt out",
+        )
+    return gains
 
 
 def without_labels(scans: Iterable[object]) -> list[UnlabelledScan]:
