@@ -189,7 +189,7 @@ def explain(
         squares += gradient.square()
         contribution = (gradient * difference).cpu().numpy()
         added = float(contribution.sum(dtype=np.float64))
-        voxels.append(_smooth(contribution.sum(axis=0), voxel_mm))
+        voxels.append(np.where(inside, _smooth(contribution.sum(axis=0), voxel_mm), 0))
         angles.append(_by_angle(contribution[:, inside], baseline.angle_bin[:, inside]))
     with torch.no_grad():
         scores = [margin(network(x[None], mask[None]), -1) for x in (scan, start)]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,8 +51,10 @@ from bids_gevnet.settings import DEFAULT_NETWORK
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bids_gevnet.learn.evaluate.contributions import Baseline, Explanation
     from bids_gevnet.learn.evaluate.regions import Regions
     from bids_gevnet.learn.train.jobs import TrainJob
+    from bids_gevnet.nn.compound import ScanNetwork
 
 MAX_SCANS = 60
 """A hundredth of what training takes in, and enough people to tell a strong effect from none."""
@@ -117,8 +119,6 @@ def write_saliency_maps(
         if not _is_current(target, plan):
             try:
                 _write(folder, folds, plan, regions, device or torch.device("cpu"))
-            except InputError:
-                raise
             except (OSError, BidsGevnetError) as error:
                 # A report without this picture is better than none.
                 log.warning("No saliency for %s: %s", first.task, error)
@@ -193,6 +193,12 @@ def _write(
     chosen = [scans[c] for c in spread_scans(places, plan.max_scans or 0)]
     trained, untrained = (Evidence(first.shape, len(first.labels)) for _ in range(2))
     gathered = Gathered()
+    if not chosen:
+        raise InputError(
+            expected="held-out people with one label each",
+            found="none",
+            remedy="look at the labels of their sessions",
+        )
     for job in track(jobs, f"Saliency of {first.task}", len(jobs)):
         explained = [index for owner, index in chosen if owner is job]
         if explained:
@@ -236,33 +242,50 @@ def _add_fold(
     for index in chosen:
         people[job.testing[index].participant].append(index)
     gathered.people += len(people)
-    for kind, model in enumerate((network.to(device), untrained_network(job, training, device))):
+    models = (network.to(device), untrained_network(job, training, device))
+    for model, found in zip(models, evidence, strict=True):
+        explainer = _Explainer(model, job, testing, baseline, device)
         entries = []
         for indices in people.values():
-            explained = []
-            for index in indices:
-                volume, mask = (tensor[0].to(device) for tensor in testing.single(index))
-                explained.append(
-                    explain(
-                        model,
-                        volume,
-                        mask,
-                        baseline,
-                        classes=len(job.labels),
-                        voxel_mm=job.voxel_mm,
-                    )
-                )
-                if kind == 0:
-                    scan = job.testing[index]
-                    gathered.scans.append(
-                        ExplainedScan(scan=scan.scan, fold=job.fold, label=job.labels[scan.label])
-                    )
-                    gathered.shells.append(explained[-1].shells)
-                    gathered.sums.append(explained[-1].accounts)
-            one = job.testing[indices[0]]
-            sites = sorted({job.testing[i].site for i in indices})
-            entries.append((one.label, " and ".join(sites), explained))
-        evidence[kind].add_fold(job.fold or 0, entries)
+            explained = [explainer.explain(index) for index in indices]
+            sites = sorted({job.testing[index].site for index in indices})
+            entries.append((job.testing[indices[0]].label, " and ".join(sites), explained))
+            if model is network:
+                gathered.shells += [each.shells for each in explained]
+                gathered.sums += [each.accounts for each in explained]
+        found.add_fold(job.fold or 0, entries)
+    gathered.scans += [
+        ExplainedScan(
+            scan=job.testing[index].scan,
+            fold=job.fold,
+            label=job.labels[job.testing[index].label],
+        )
+        for indices in people.values()
+        for index in indices
+    ]
+
+
+@dataclass(frozen=True)
+class _Explainer:
+    """A network and the scans it explains."""
+
+    network: ScanNetwork
+    job: TrainJob
+    reader: ScanReader
+    baseline: Baseline
+    device: torch.device
+
+    def explain(self, index: int) -> Explanation:
+        """Explain one scan."""
+        volume, mask = (tensor[0].to(self.device) for tensor in self.reader.single(index))
+        return explain(
+            self.network,
+            volume,
+            mask,
+            self.baseline,
+            classes=len(self.job.labels),
+            voxel_mm=self.job.voxel_mm,
+        )
 
 
 def region_table(regions: Sequence[RegionSaliency]) -> str:
