@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from bids_gevnet.bids.derivatives import SAMPLES
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.writing import replacing
 from bids_gevnet.cli.quality import NO_LABEL
-from bids_gevnet.cli.reports import finished_labels
 from bids_gevnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -126,17 +124,16 @@ def _processed_scans(request: Request, card: ModelCard) -> tuple[list[Unlabelled
 
 
 def _rows(request: Request) -> Iterator[ScanRow]:
-    """Read about everybody who is finished, without a diagnosis."""
+    """Read about everybody in OUTPUT_DIR, not only those asked for now, without a diagnosis."""
+    from bids_gevnet.learn.cohort.members import find_samples
     from bids_gevnet.learn.cohort.scan_rows import RowReader, read_people
-    from bids_gevnet.report.scan_files import find_scans
 
     people = pd.DataFrame(columns=["participant_id"])
     if (request.bids_dir / "participants.tsv").is_file():
         people = read_people(request.bids_dir)
     learning = request.settings.learning
     reader = RowReader(people, request.bids_dir, learning.site, learning.covariates)
-    for label in finished_labels(request):
-        for scan in find_scans(request.output_dir, label):
-            row = reader.row(scan.standard(SAMPLES), NO_COLUMN, unlabelled=NO_LABEL)
-            if row is not None:
-                yield row
+    for image in sorted(find_samples(request.output_dir)):
+        row = reader.row(image, NO_COLUMN, unlabelled=NO_LABEL)
+        if row is not None:
+            yield row
