@@ -373,7 +373,7 @@ class ScoreCohortOutputSpec(TraitedSpec):
 
 
 class ScoreCohort(SimpleInterface):
-    """Score people whom a finished model has never seen; nothing is fitted."""
+    """Score people whom a finished model has never seen; nothing is fitted to labels."""
 
     input_spec = ScoreCohortInputSpec
     output_spec = ScoreCohortOutputSpec

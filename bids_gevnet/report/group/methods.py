@@ -209,8 +209,8 @@ def _cohort(facts: GroupFacts) -> Iterable[str]:
             f"A finished model ({facts.external.get('network')}, trained on "
             f"{facts.external.get('training_participants')} participants of "
             f"{facts.external.get('trained_on') or 'another dataset'}) was applied as it is: "
-            "nothing was fitted to these participants, and whoever was in its training data was "
-            "left out."
+            f"nothing was fitted to {'the labels of ' * bool(facts.external.get('adapted'))}these "
+            "participants, and whoever was in its training data was left out."
         )
         yield from _external_harmonisation(facts.external)
     if facts.leave_site_out:
