@@ -167,8 +167,9 @@ def _judge(
     # short of the very same labels by rounding.
     drawn = np.where(t > 0, t / root, t) * (1 - 1e-4)
     p = (1 + count - np.searchsorted(order, drawn, side="left")) / (1 + count)
-    needed = root * float(np.quantile(order, 1 - 0.05))
-    return ContributionTest(total, z, p, needed / np.sqrt((needed**2 + freedom - 1) / freedom))
+    needed = root * float(np.quantile(order, 0.95))
+    back = float(np.sqrt((needed**2 + freedom - 1) / freedom))
+    return ContributionTest(total, z, p, needed / back)
 
 
 def _freedom(truth: Ints, groups: Ints) -> int:
