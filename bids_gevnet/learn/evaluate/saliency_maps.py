@@ -206,9 +206,10 @@ def _write(
     inside = trained.inside()
     facts, test = judge_evidence(plan, trained, untrained, gathered, regions)
     z, p = np.zeros(first.shape, np.float32), np.ones(first.shape, np.float32)
-    z[inside], p[inside] = test.z, test.p
+    z[inside] = test.z
     affine = np.array(first.affine)
     if facts.significant_voxels is not None:
+        p[inside] = test.p
         peak = np.array(np.unravel_index(int(z.argmax()), z.shape))
         where = affine[:3, :3] @ peak + affine[:3, 3]
         facts = replace(facts, peak_mm=tuple(round(float(mm), 1) for mm in where))
