@@ -1,15 +1,15 @@
-"""Does saliency show where the groups of a phantom cohort truly differ, and nothing else?
+"""Check that saliency shows where the groups of a phantom cohort truly differ.
 
-    python benchmarks/learning.py --effect micro --strength 1.6 --groups AD DLB PD --per-group 12 \\
+    python benchmarks/learning.py --effect micro --strength 1.6 --groups AD DLB PD --per-group 12
         --folds 3 --networks ckn2+gevnet --seed 11 --folder FOLDER
     python benchmarks/saliency.py --folder FOLDER --write
 
-The networks that learning.py trained in a folder are explained on the people they were not trained
-on. The atlas has the two regions that truly differ, cut out of the lobes of the template: fibres
-cross at another angle in DLB in one, and disperse more in PD in the other. For every pair of groups
-the page says which region comes first, where the highest voxel is, and how much maps agree: of two
-folds, with networks before training, and between pairs of groups whose regions differ. Beside them
-stand plain gradients, which need no diagnosis to look like that.
+The networks that learning.py (one command, two lines above) trained in a folder are explained on
+the people they were not trained on. The atlas has the two regions that truly differ, cut out of
+the lobes of the template: fibres cross at another angle in DLB in one, and disperse more in PD in
+the other. For every pair of groups the page says which region comes first, where the highest
+voxel is, and how much maps agree: of two folds, with networks before training, and between pairs
+of groups whose regions differ. Beside them stand plain gradients, which know no diagnosis.
 """
 
 import argparse
@@ -119,6 +119,11 @@ def main() -> None:
         "| groups | truly differ | rank of these regions | first region | regions with p < 0.05 "
         "| significant voxels | highest voxel from the nearest true centre |"
     )
+    about = (
+        f"Commit {current_commit()}, seed {cohort['seed']}. Phantoms, not patients: {people} "
+        f"people explained, microscopic effect {cohort['micro_effect']:g} times its standard "
+        f"size, {cohort['resolution_mm']:g} mm, {options.network}."
+    )
     commands, _, purpose = (__doc__ or "").split("\n\n", 1)[1].partition("\n\n")
     text = "\n".join(
         [
@@ -126,9 +131,7 @@ def main() -> None:
             "",
             commands,
             "",
-            f"Commit {current_commit()}, seed {cohort['seed']}. Phantoms, not patients: {people} "
-            f"people explained, microscopic effect {cohort['micro_effect']:g} times its standard "
-            f"size, {cohort['resolution_mm']:g} mm, {options.network}.",
+            about,
             "",
             purpose.strip(),
             "",
