@@ -199,12 +199,14 @@ class LearningSettings:
     task: TaskKind = "auto"
     site: str | None = None
     reference_site: str | None = None
+    adapt: bool = False
     covariates: tuple[str, ...] = ("age", "sex")
     classes: Classes = "pairs"
     network: str = DEFAULT_NETWORK
     strides: tuple[int, ...] = DEFAULT_STRIDES
     folds: int = 5
     leave_site_out: bool | None = None
+    atlas: Path | None = None
     protocol: Protocol = "default"
     epochs: int = 50
     samples_per_class: int = 400
@@ -245,6 +247,12 @@ class LearningSettings:
         _require(
             self.reference_site is None or self.harmonisation == "rish",
             option="--reference-site",
+            expected="--harmonisation rish",
+            found=self.harmonisation,
+        )
+        _require(
+            not self.adapt or self.harmonisation == "rish",
+            option="--adapt",
             expected="--harmonisation rish",
             found=self.harmonisation,
         )

@@ -98,6 +98,10 @@ def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
         cohort = choose_newcomers(cohort, learning.init_model, folds=learning.folds)
     require_shells(cohort.b_values, request.settings.preprocessing.shell)
     plan = plan_study(cohort, learning, seed=execution.random_seed)
+    if learning.atlas is not None:
+        from bids_gevnet.learn.evaluate.regions import read_regions
+
+        read_regions(learning.atlas, cohort.shape, cohort.affine)
     refuse_damaged(request, cohort)
     return cohort, plan, Devices.choose(learning, execution)
 
@@ -266,10 +270,12 @@ def _task_lines(task: dict[str, Any]) -> list[str]:
         _short(head, _WIDTH),
         f"{'':<{_NAME}}{figure.replace('_', ' '):<21}{name}{unit}",
     ]
-    for scheme in ("folds", "external", "leave-site-out"):
+    for scheme in ("folds", "external", "leave-site-out", "leave-site-out-adapted"):
         models = [model for model in task["models"] if scheme in model["schemes"]]
         if models and scheme == "leave-site-out":
             lines.append(" each site by models of the other sites:")
+        if models and scheme == "leave-site-out-adapted":
+            lines.append(" the same, harmonised from the site's unlabelled scans:")
         for model in models:
             scores = model["schemes"][scheme]
             cells = [_cell(scores["pooled"][key]) for key in (figure, beside)]

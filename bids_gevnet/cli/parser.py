@@ -528,6 +528,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         help="site that harmonisation brings the others to (default: the mean of all sites)",
     )
     group.add_argument(
+        "--adapt",
+        action="store_true",
+        help="harmonise sites that a model was not trained on from their unlabelled scans, 3 "
+        "people or more of each. participant --model: from scans of the site that are already in "
+        "OUTPUT_DIR; group --model: from those that are scored; group: also tests every left-out "
+        "site adapted. Where a site's mix of diagnoses differs from the training data's, this "
+        "removes a part of the difference between diagnoses, too",
+    )
+    group.add_argument(
         "--covariates",
         nargs="*",
         metavar="COLUMN",
@@ -544,6 +553,13 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="also train without each site in turn and test on it (default: where at least two "
         "sites can be left out)",
+    )
+    group.add_argument(
+        "--atlas",
+        type=Path,
+        metavar="FILE",
+        help="label image in template space whose regions saliency is tabulated by, with names in "
+        "a TSV beside it, columns index and name (default: lobes by planes in MNI space)",
     )
     _add_training(group)
 

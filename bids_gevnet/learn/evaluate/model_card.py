@@ -41,6 +41,7 @@ _MEASURES = {
 _SCHEMES = {
     "folds": "People left out of training",
     "leave-site-out": "Sites left out of training",
+    "leave-site-out-adapted": "The same, harmonised from their unlabelled scans",
 }
 
 

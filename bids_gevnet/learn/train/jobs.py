@@ -61,6 +61,9 @@ class TrainOptions:
         Whether to harmonise where there are several sites.
     reference_site : str or None
         Site that harmonisation brings the others to; None for the mean over sites.
+    adapt : bool
+        Whether people of a left-out site are also tested with their site adapted to from their
+        unlabelled scans; changes no model.
     held_out_curve : bool
         Whether to score the test participants after every epoch, for the learning curve only.
     """
@@ -78,6 +81,7 @@ class TrainOptions:
     precision: str = _LEARNING.precision
     harmonise: bool = _LEARNING.harmonisation == "rish"
     reference_site: str | None = _LEARNING.reference_site
+    adapt: bool = _LEARNING.adapt
     held_out_curve: bool = True
 
     @classmethod
@@ -242,11 +246,17 @@ class TrainJob:
         return max(1, len(self.b_values))
 
     @property
+    def tests_adapted(self) -> bool:
+        """Whether test scans are also scored with gains for their site."""
+        return self.options.adapt and self.options.harmonise and self.held_out_site is not None
+
+    @property
     def digest(self) -> str:
         """Hash of all that decides the result."""
         content = dataclasses.asdict(self)
         for place in ("model_dir", "work_dir", "init_dir", "name"):
             del content[place]
+        del content["options"]["adapt"]
         for scan in (*content["training"], *content["testing"]):
             # The folder is named by content; where the store lies does not matter.
             scan["folder"] = Path(scan["folder"]).name

@@ -26,6 +26,7 @@ from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
+from bids_gevnet.learn.models.adaptation import adapt_sites, without_labels
 from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_model, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
 from bids_gevnet.learn.train.device_batches import DeviceReader
@@ -117,8 +118,18 @@ def score_held_out(job: TrainJob, processes: Processes) -> Path:
     precision = partial(autocast, job.options.precision, processes.device)
     scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
     path = Path(job.model_dir) / HELD_OUT
+    adapted = None
+    if job.tests_adapted and gains is not None:
+        found = adapt_sites(gains, without_labels(job.testing))
+        sentences = [each.sentence for each in found.adaptations]
+        again = (
+            evaluate_scans(network, ScanReader(job.testing, found.gains), processes, precision)
+            if sentences
+            else []
+        )
+        adapted = again, " ".join([*sentences, *found.refusals])
     if processes.first:
-        write_held_out(job, scores)
+        write_held_out(job, scores, adapted)
     processes.wait()
     return path
 
