@@ -207,6 +207,7 @@ class LearningSettings:
     epochs: int = 50
     samples_per_class: int = 400
     batch_size: int = 8
+    voxels_per_step: float | Literal["all"] = "all"
     learning_rate: float = 1e-3
     devices: str = "auto"
     precision: Precision = "auto"
@@ -233,6 +234,12 @@ class LearningSettings:
             option="--batch-size",
             expected="a number from 1 to 4096",
             found=self.batch_size,
+        )
+        _require(
+            self.voxels_per_step == "all" or self.voxels_per_step > 0,
+            option="--voxels-per-step",
+            expected="a fraction of the brain up to 1, a number of voxels, or all",
+            found=self.voxels_per_step,
         )
         _require(
             0 < self.learning_rate <= 1,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Cut = Callable[[Tensor], Sequence[Tensor]]
+    Inside = Callable[[int, int, Tensor], Tensor]  # of the numbers of a piece and a stage
     _Function = Callable[..., Tensor]  # of the number of a piece, the piece, and all affines
 
 
@@ -104,7 +105,15 @@ class Staged:
         if len(self.norms) != len(self.stages) - 1:
             raise ValueError(f"{len(self.stages)} stages and {len(self.norms)} norms between them")
 
-    def run(self, x: Tensor, cut: Cut, *, keep: bool, finish: Finish | None = None) -> Tensor:
+    def run(
+        self,
+        x: Tensor,
+        cut: Cut,
+        *,
+        keep: bool,
+        finish: Finish | None = None,
+        inside: Inside | None = None,
+    ) -> Tensor:
         """Run a batch piece by piece.
 
         Parameters
@@ -117,6 +126,9 @@ class Staged:
             Whether to hold the output of every stage until the backward pass.
         finish : Finish or None
             What to take from the last stage's outputs; everything if None.
+        inside : callable or None
+            The part of a stage's output that counts in the statistics, from the number of the
+            piece, that of the stage and the output; all of it if None.
 
         Returns
         -------
@@ -135,9 +147,16 @@ class Staged:
             chain = self._chain(done, number + 1)
 
             def moments(
-                piece: int, x: Tensor, *affines: Tensor, chain: Any = chain, norm: Any = norm
+                piece: int,
+                x: Tensor,
+                *affines: Tensor,
+                chain: Any = chain,
+                norm: Any = norm,
+                number: int = number,
             ) -> Tensor:
-                return cast("Tensor", norm.moments(chain(piece, x, *affines)))
+                y = chain(piece, x, *affines)
+                y = y if inside is None else inside(piece, number, y)
+                return cast("Tensor", norm.moments(y))
 
             affines.append(norm.batch_affine(self._sum(x, cut, moments, affines)))
         chain = self._chain(done, len(self.stages))
@@ -158,6 +177,25 @@ class Staged:
                 training = norm.training
                 affine = norm.batch_affine(norm.moments(x)) if training else norm.running_affine()
         return x
+
+    def run_each(self, pieces: Sequence[Tensor], inside: Inside) -> list[Tensor]:
+        """Run all stages on pieces of any shapes, held until torch's own backward pass.
+
+        Parameters
+        ----------
+        pieces : sequence of tensors
+        inside : callable
+            As for `run`.
+        """
+        affine: Tensor | None = None
+        for number, (stage, norm) in enumerate(zip(self.stages, [*self.norms, None], strict=True)):
+            pieces = [stage(x, affine) for x in pieces]
+            if norm is not None and norm.training:
+                sums = [norm.moments(inside(i, number, x)) for i, x in enumerate(pieces)]
+                affine = norm.batch_affine(torch.stack(sums).sum(0))
+            elif norm is not None:
+                affine = norm.running_affine()
+        return list(pieces)
 
     def _chain(self, first: int, last: int) -> _Function:
         """Stages first, ..., last - 1 as one function of a piece and all affines so far."""
@@ -233,6 +271,11 @@ class _Piecewise(torch.autograd.Function):
         pieces = call.cut(x)
         total: Tensor | None = None
         filled = 0
+        if not call.add and call.size is None and len({p.shape[1:] for p in pieces}) > 1:
+            # Of several shapes: sizes are not in proportion, and known when all is done.
+            outs = [call.function(number, p, *affines) for number, p in enumerate(pieces)]
+            call.shapes.extend(out.shape for out in outs)
+            return torch.cat([out.flatten() for out in outs])
         for number, piece in enumerate(pieces):
             out = call.function(number, piece, *affines)
             if call.add:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -39,20 +39,36 @@ class ScanReader:
         self.stored = tuple(StoredScan(Path(scan.folder)) for scan in scans)
         self.gains = gains
 
-    def read(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Harmonised samples in the mask, (n_voxels, points), and the mask, (X, Y, Z)."""
+    def read(
+        self, index: int, window: tuple[slice, ...] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Harmonised samples in the mask, (n_voxels, points), and the mask, (X, Y, Z).
+
+        Of a window of the scan only, if one is given: then the mask is empty elsewhere.
+        """
         stored = self.stored[index]
         mask, samples = stored.mask, stored.samples
+        if window is not None:
+            inside = np.zeros_like(mask)
+            inside[window] = mask[window]
+            samples, mask = samples[np.flatnonzero(inside[mask])], inside
         if self.gains is None:
             return samples.astype(np.float32), mask
         return self.gains.apply(samples, self.scans[index].site, mask), mask
 
-    def mix(self, mixture: Mixture) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Make samples and mask of a mixture; its brain is where both scans have theirs."""
-        first, first_mask = self.read(mixture.first)
+    def mask(self, mixture: Mixture) -> NDArray[np.bool_]:
+        """Brain of a mixture: where both scans have theirs."""
+        first = self.stored[mixture.first].mask
+        return first if mixture.weight == 1.0 else first & self.stored[mixture.second].mask
+
+    def mix(
+        self, mixture: Mixture, window: tuple[slice, ...] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Make samples and mask of a mixture, or of a window of it."""
+        first, first_mask = self.read(mixture.first, window)
         if mixture.weight == 1.0:
             return first, first_mask
-        second, second_mask = self.read(mixture.second)
+        second, second_mask = self.read(mixture.second, window)
         both = first_mask & second_mask
         first, second = first[both[first_mask]], second[both[second_mask]]
         first *= mixture.weight
@@ -81,7 +97,14 @@ class ScanReader:
             yield volume if shells > 1 else volume[0]
 
 
-def read_ahead(reader: ScanReader, plans: Iterable[Sequence[Mixture]]) -> Iterator[Batch]:
+class BatchMaker(Protocol):
+    """Whatever makes the batches of a training."""
+
+    def batch(self, plan: Sequence[Any], /) -> tuple[Any, ...]:
+        """Make the tensors of some samples, labels last."""
+
+
+def read_ahead(reader: BatchMaker, plans: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
     """Make batches while the one before is computed with: two in memory at a time."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         pending = None

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -29,6 +29,13 @@ from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
 from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_model, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
+from bids_gevnet.learn.train.blocks import (
+    BlockOfScan,
+    BlockReader,
+    count_boxes,
+    plan_blocks,
+    start_regions,
+)
 from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
 from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
 from bids_gevnet.learn.train.outputs import (
@@ -39,6 +46,7 @@ from bids_gevnet.learn.train.outputs import (
     make_card,
     write_held_out,
 )
+from bids_gevnet.nn.compound import brain_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +59,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.jobs import JobScan, TrainJob
     from bids_gevnet.learn.train.loop import Row
     from bids_gevnet.learn.train.progress import TrainingProgress
-    from bids_gevnet.nn.compound import Pieces, ScanNetwork
+    from bids_gevnet.nn.compound import CompoundNetwork, Pieces, ScanNetwork
 
 # A batch of this size or less is held and not computed again, at the price in brackets.
 _KEPT_POINTS = 1_500_000  # of all spheres, with what lies between two stages (0.6 kB each)
@@ -79,8 +87,8 @@ def train_job(
         return
     gains = fit_harmonisation(job, processes)
     trainer = Trainer(job, gains, processes)
-    if not trainer.resume() and not job.keeps_classifier:
-        trainer.standardise_head()
+    if not trainer.resume():
+        trainer.start()
     progress.start(job, trainer.total_steps, trainer.steps_done)
     try:
         trainer.fit(stop, progress)
@@ -168,8 +176,12 @@ class Trainer(TrainingLoop):
         self.job, self.gains, self.options = job, gains, job.options
         self.reader = ScanReader(job.training, gains)
         self.labels = [scan.label for scan in job.training]
+        voxels = float(np.mean([len(stored.samples) for stored in self.reader.stored]))
         n_samples = self.options.samples_per_class * len(set(self.labels))
         network = self._start_network(processes)
+        self.boxes = count_boxes(self.options.voxels_per_step, voxels, network)
+        if self.boxes > 1:
+            self._take_blocks(cast("CompoundNetwork", network), processes)
         super().__init__(
             network,
             split_batches(n_samples, max(self.options.batch_size, processes.size)),
@@ -179,7 +191,16 @@ class Trainer(TrainingLoop):
             name=job.name,
             digest=job.digest,
         )
-        self.compound = network
+        self.compound: Any = network
+
+    def _take_blocks(self, network: CompoundNetwork, processes: Processes) -> None:
+        """Make ready what training on blocks needs beside the network itself."""
+        network.regions = start_regions(network, self.job.shape, network.n_features)
+        network.regions.to(processes.device)
+        share = -(-self.options.batch_size // processes.size)
+        network.block_pieces = choose_pieces(
+            self.job, network, self.reader, share, boxes=self.boxes
+        )
 
     def _start_network(self, processes: Processes) -> ScanNetwork:
         """Weights from the seed, filters of the kernel network from training patches.
@@ -204,38 +225,63 @@ class Trainer(TrainingLoop):
         network.pieces = choose_pieces(self.job, network, self.reader, share)
         return network.to(processes.device)
 
-    def plan(self, epoch: int) -> Sequence[Mixture]:
+    def plan(self, epoch: int) -> Sequence[Mixture | BlockOfScan]:
         """List the samples of an epoch; the same in every process and every run."""
-        return plan_epoch(
+        seed, classes = self.options.seed, len(set(self.labels))
+        samples = plan_epoch(
             self.labels,
             samples_per_class=self.options.samples_per_class,
-            seed=self.options.seed,
+            seed=seed,
             epoch=epoch,
         )
+        if self.boxes == 1:
+            return samples
+        return plan_blocks(samples, classes=classes, boxes=self.boxes, seed=seed, epoch=epoch)
 
-    def read(self, parts: Iterable[Sequence[Mixture]]) -> Iterator[tuple[Tensor, ...]]:
-        """Volumes, masks and labels of each part."""
-        return read_ahead(self.reader, parts)
+    def read(self, parts: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+        """Volumes, masks and labels of each part; or blocks and labels."""
+        reach = self.compound.reach or 0
+        return read_ahead(BlockReader(self.reader, self.compound.stride, reach), parts)
 
     def rate(self) -> float:
         """Learning rate of the next step."""
         done = self.steps_done / max(self.total_steps, 1)
         return float(self.options.learning_rate * self.options.final_rate**done)
 
-    def standardise_head(self) -> None:
-        """Start the classifier's first layer so that its inputs have mean 0 and variance 1."""
-        head: Any = self.network.get_submodule("head.0")
+    def start(self) -> None:
+        """Start what is fitted to features of whole training scans, before the first step.
+
+        The classifier's first layer, so that its inputs have mean 0 and variance 1, unless it is
+        that of another model; and mean features of each region, where training takes blocks.
+        """
+        if self.job.keeps_classifier and self.boxes == 1:
+            return
         chosen = self._some_training_scans()
         self.settle_statistics(chosen)
         features = self._features([self.job.training[i] for i in chosen])
-        standardise_inputs_(head, torch.tensor(features))
+        if not self.job.keeps_classifier:
+            head: Any = self.network.get_submodule("head.0")
+            standardise_inputs_(head, torch.tensor(features))
 
     def _some_training_scans(self) -> list[int]:
         order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
         return [int(index) for index in order[:_STATISTICS_SCANS]]
 
     def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
-        return self._each(scans, self.compound.features)
+        if self.boxes == 1:
+            return self._each(scans, self.compound.features)
+        cells: list[Tensor] = []
+        values: list[Tensor] = []
+
+        def noted(volume: Tensor, mask: Tensor) -> Tensor:
+            (voxels,) = self.compound.features_by_voxel(volume, mask)
+            cells.append(brain_index(mask[0], self.compound.stride))
+            values.append(voxels.float())
+            return voxels.mean(0)[None]
+
+        features = self._each(scans, noted)
+        self.compound.regions.update_(cells, values)
+        return features
 
     def held_out(self) -> Row:
         """Loss and accuracy of the test scans, for the learning curve only."""
@@ -277,6 +323,7 @@ class Trainer(TrainingLoop):
             write_text(folder / "learning_curve.csv", curve_text(self.position.curve))
             fingerprints = [stored.fingerprint for stored in self.reader.stored]
             card = make_card(self.job, self.gains, fingerprints, energies)
+            self.compound.regions = None  # of use in training only
             write_model(folder, self.network, card, self.gains)
             self._checkpoint.unlink(missing_ok=True)
         self.processes.wait()
@@ -311,12 +358,28 @@ def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
     network.load_state_dict(network.state_dict() | kept)
 
 
-def choose_pieces(job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int) -> Pieces:
-    """Say how to cut up a process's share of a batch: as little as memory allows."""
+def choose_pieces(
+    job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int, *, boxes: int = 1
+) -> Pieces:
+    """Say how to cut up a process's share of a batch: as little as memory allows.
+
+    Parameters
+    ----------
+    job : TrainJob
+    network : ScanNetwork
+    reader : ScanReader
+        Of the training scans.
+    share : int
+        Samples of a batch that one process has.
+    boxes : int
+        Into how many boxes a brain is cut, one of which is shown.
+    """
     directions = share * 6 * job.nside**2
     brain = max(len(stored.samples) for stored in reader.stored)
-    points = 2 * directions * -(-brain // network.stride**3)
-    voxels = job.shells * directions * math.prod(job.shape)
+    points = 2 * directions * -(-brain // (network.stride**3 * boxes))
+    sides = [n / boxes ** (1 / 3) + 2 * (network.reach or 0) for n in job.shape]
+    window = math.prod(map(min, sides, job.shape)) if boxes > 1 else math.prod(job.shape)
+    voxels = job.shells * directions * window
     return replace(
         network.pieces,
         keep_sphere=points <= _KEPT_POINTS,
