@@ -44,8 +44,14 @@ DEFAULT_NETWORK = "ckn2+gevnet"
 DEFAULT_STRIDES = (2, 1, 2, 1)
 """Pooling of the kernel network's four layers, as in the paper, unless the user gives another."""
 
-PAPER_TRAINING: Mapping[str, int | float] = types.MappingProxyType(
-    {"folds": 5, "epochs": 15, "samples_per_class": 400, "learning_rate": 1e-5}
+PAPER_TRAINING: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "folds": 5,
+        "epochs": 15,
+        "samples_per_class": 400,
+        "learning_rate": 1e-5,
+        "voxels_per_step": "all",
+    }
 )
 """What the paper states of its training on scans and ``--protocol`` decides. Adam, weight decay
 and mixup are the same in both protocols; the paper gives neither batch size nor rate of decay."""

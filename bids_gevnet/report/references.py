@@ -197,6 +197,11 @@ REFERENCES = {
         "minimization. International Conference on Learning Representations.",
         "https://arxiv.org/abs/1710.09412",
     ),
+    "renorm": Reference(
+        "Ioffe S (2017). Batch renormalization: towards reducing minibatch dependence in "
+        "batch-normalized models. Advances in Neural Information Processing Systems 30.",
+        "https://arxiv.org/abs/1702.03275",
+    ),
     "adam": Reference(
         "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. International "
         "Conference on Learning Representations.",

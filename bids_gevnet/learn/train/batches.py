@@ -39,6 +39,11 @@ class ScanReader:
         self.stored = tuple(StoredScan(Path(scan.folder)) for scan in scans)
         self.gains = gains
 
+    @property
+    def largest(self) -> int:
+        """Voxels of the largest brain."""
+        return max(len(stored.samples) for stored in self.stored)
+
     def read(
         self, index: int, window: tuple[slice, ...] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:

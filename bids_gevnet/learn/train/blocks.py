@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.mixup import Mixture
     from bids_gevnet.nn.compound import ScanNetwork
 
-LEAST_VOXELS = 32
+LEAST_VOXELS = 16
 """Coarse brain voxels of a block, at least: fewer are a poor sample at the price of a margin."""
 
 

@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
 _KEPT_POINTS = 1_500_000  # of all spheres, with what lies between two stages (0.6 kB each)
 _WHOLE_POINTS = 400_000  # of all spheres, with everything (1.8 kB each): three times as fast
 _WHOLE_VOXELS = 2_000_000  # of all volumes, with everything (0.15 kB each)
-_STATISTICS_SCANS = 64  # enough for means over millions of voxels
+STATISTICS_SCANS = 64
+"""Training scans for running statistics, at most: enough for means over millions of voxels."""
 
 
 def train_job(
@@ -109,7 +110,7 @@ def score_held_out(job: TrainJob, processes: Processes) -> Path:
         return Path(job.model_dir) / HELD_OUT
     network, _, gains = load_model(Path(job.model_dir))
     share = -(-job.options.batch_size // processes.size)
-    network.pieces = choose_pieces(job, network, ScanReader(job.training, gains), share)
+    network.pieces = choose_pieces(job, network, ScanReader(job.training, gains).largest, share)
     network.to(processes.device)
     precision = partial(autocast, job.options.precision, processes.device)
     scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
@@ -199,7 +200,7 @@ class Trainer(TrainingLoop):
         network.regions.to(processes.device)
         share = -(-self.options.batch_size // processes.size)
         network.block_pieces = choose_pieces(
-            self.job, network, self.reader, share, boxes=self.boxes
+            self.job, network, self.reader.largest, share, boxes=self.boxes
         )
 
     def _start_network(self, processes: Processes) -> ScanNetwork:
@@ -222,7 +223,7 @@ class Trainer(TrainingLoop):
             volumes = self.reader.random_volumes(self.options.seed, self.job.shells)
             network.initialise_(volumes, seed=self.options.seed)
         share = -(-self.options.batch_size // processes.size)
-        network.pieces = choose_pieces(self.job, network, self.reader, share)
+        network.pieces = choose_pieces(self.job, network, self.reader.largest, share)
         return network.to(processes.device)
 
     def plan(self, epoch: int) -> Sequence[Mixture | BlockOfScan]:
@@ -265,7 +266,7 @@ class Trainer(TrainingLoop):
 
     def _some_training_scans(self) -> list[int]:
         order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
-        return [int(index) for index in order[:_STATISTICS_SCANS]]
+        return [int(index) for index in order[:STATISTICS_SCANS]]
 
     def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
         if self.boxes == 1:
@@ -358,28 +359,43 @@ def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
     network.load_state_dict(network.state_dict() | kept)
 
 
+class Grid(Protocol):
+    """What scans are sampled on: a job's, or a cohort's."""
+
+    @property
+    def nside(self) -> int:
+        """HEALPix resolution."""
+
+    @property
+    def shells(self) -> int:
+        """How many."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Voxels."""
+
+
 def choose_pieces(
-    job: TrainJob, network: ScanNetwork, reader: ScanReader, share: int, *, boxes: int = 1
+    grid: Grid, network: ScanNetwork, brain: int, share: int, *, boxes: int = 1
 ) -> Pieces:
     """Say how to cut up a process's share of a batch: as little as memory allows.
 
     Parameters
     ----------
-    job : TrainJob
+    grid : Grid
     network : ScanNetwork
-    reader : ScanReader
-        Of the training scans.
+    brain : int
+        Voxels of the largest brain.
     share : int
         Samples of a batch that one process has.
     boxes : int
         Into how many boxes a brain is cut, one of which is shown.
     """
-    directions = share * 6 * job.nside**2
-    brain = max(len(stored.samples) for stored in reader.stored)
+    directions = share * 6 * grid.nside**2
     points = 2 * directions * -(-brain // (network.stride**3 * boxes))
-    sides = [n / boxes ** (1 / 3) + 2 * (network.reach or 0) for n in job.shape]
-    window = math.prod(map(min, sides, job.shape)) if boxes > 1 else math.prod(job.shape)
-    voxels = job.shells * directions * window
+    sides = [n / boxes ** (1 / 3) + 2 * (network.reach or 0) for n in grid.shape]
+    window = math.prod(map(min, sides, grid.shape)) if boxes > 1 else math.prod(grid.shape)
+    voxels = int(grid.shells * directions * window)
     return replace(
         network.pieces,
         keep_sphere=points <= _KEPT_POINTS,

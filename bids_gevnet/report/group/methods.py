@@ -265,6 +265,7 @@ def _training(facts: GroupFacts) -> Iterable[str]:
             f"{options['samples_per_class']} samples per class, filled up by mixup [@mixup] of "
             "scans of the same class."
         )
+        yield from _part_of_brain(options)
     if known and {"learning_rate", "final_rate", "weight_decay", "batch_size"} <= set(options):
         rate, last = options["learning_rate"], options["final_rate"]
         if isinstance(rate, int | float) and isinstance(last, int | float):
@@ -285,6 +286,20 @@ def _training(facts: GroupFacts) -> Iterable[str]:
         yield (
             "Scores of a fold were turned into probabilities with a temperature [@temperature] "
             "fitted to the held-out scores of the other folds."
+        )
+
+
+def _part_of_brain(options: Mapping[str, Any]) -> Iterable[str]:
+    """Say how much of each brain a training step saw, if not all of it."""
+    part = options.get("voxels_per_step")
+    if isinstance(part, int | float) and part != 1:
+        size = f"{100 * part:g} %" if part < 1 else f"{part:g} voxels"
+        yield (
+            f"Each training sample showed about {size} of the brain, in blocks drawn anew for "
+            "every sample that took all regions in turn, with the margin the network's filters "
+            "need (brains of few voxels were cut into fewer blocks, or shown whole); statistics "
+            "of the normalisations [@renorm] and mean features were estimated for the whole "
+            "brain, and every prediction was made from whole scans."
         )
 
 
