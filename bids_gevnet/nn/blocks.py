@@ -26,7 +26,7 @@ between regions if m is right. `RegionMeans` keeps m while the weights change.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import numpy as np
 import torch
@@ -53,8 +53,8 @@ class Box:
 
     def holds(self, cells: Cells) -> NDArray[np.bool_]:
         """Say which of some coarse voxels, (n, 3), are inside."""
-        inside: NDArray[np.bool_] = ((cells >= self.low) & (cells < self.high)).all(1)
-        return inside
+        inside = (cells >= self.low) & (cells < self.high)  # (n, 3)
+        return cast("NDArray[np.bool_]", inside.all(1))
 
     def window(self, shape: Sequence[int], *, stride: int, reach: int) -> tuple[slice, ...]:
         """Voxels of the scan that decide the features in the box.

@@ -280,7 +280,7 @@ class CompoundNetwork(ScanNetwork):
     @property
     def n_features(self) -> int:
         """Features of a voxel, or of a scan."""
-        return int(self.head.get_submodule("0").in_features)
+        return cast("nn.Linear", self.head[0]).in_features
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -136,8 +136,17 @@ def test_reach_is_as_far_as_a_voxel_is_felt(strides: tuple[int, ...]) -> None:
     assert (int(felt.min()), int(felt.max())) == (-network.reach, network.reach)
 
 
-@pytest.mark.parametrize("name", ["ckn2", "gevnet", "ckn2+gevnet", "ckn1+deepsphere"])
-@pytest.mark.parametrize("pieces", PIECES)
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("ckn2", "whole"),
+        ("ckn2", "not kept"),
+        ("ckn2+gevnet", "whole"),
+        ("ckn2+gevnet", "kept"),
+        ("ckn1+deepsphere", "not kept"),
+        pytest.param("gevnet", "kept", marks=pytest.mark.slow),
+    ],
+)
 def test_features_of_a_block_are_those_of_the_whole_scan(name: str, pieces: str) -> None:
     network = make_network(name).eval()
     network.block_pieces = PIECES[pieces]

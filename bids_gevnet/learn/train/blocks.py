@@ -13,7 +13,7 @@ of a block and its margin are touched.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from bids_gevnet.learn.train.batches import ScanReader
     from bids_gevnet.learn.train.mixup import Mixture
     from bids_gevnet.nn.compound import ScanNetwork
 
@@ -100,17 +99,32 @@ def plan_blocks(
     return planned
 
 
+class BlockSource(Protocol):
+    """What blocks are read from; see `batches.ScanReader`."""
+
+    def mask(self, mixture: Mixture, /) -> NDArray[np.bool_]:
+        """Brain of a mixture."""
+
+    def mix(
+        self, mixture: Mixture, window: tuple[slice, ...], /
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Make samples and mask of a window of a mixture."""
+
+    def batch(self, mixtures: Sequence[Mixture], /) -> tuple[Any, ...]:
+        """Make whole scans."""
+
+
 class BlockReader:
     """Make batches of blocks, or of whole scans where a sample asks for one.
 
     Parameters
     ----------
-    reader : ScanReader
+    reader : BlockSource
     stride, reach : int
         Of the network.
     """
 
-    def __init__(self, reader: ScanReader, stride: int, reach: int) -> None:
+    def __init__(self, reader: BlockSource, stride: int, reach: int) -> None:
         self.reader, self.stride, self.reach = reader, stride, reach
 
     def batch(self, samples: Sequence[Mixture | BlockOfScan]) -> tuple[Any, ...]:
@@ -118,9 +132,10 @@ class BlockReader:
         shown = [sample for sample in samples if isinstance(sample, BlockOfScan)]
         if not shown:
             return self.reader.batch(cast("Sequence[Mixture]", samples))
-        blocks = zip(*[self.block(sample) for sample in shown], strict=True)
+        blocks = [self.block(sample) for sample in shown]
+        signals, masks, insides, cells, brains = zip(*blocks, strict=True)
         labels = torch.tensor([sample.mixture.label for sample in shown])
-        return BlockBatch(*blocks, boxes=shown[0].boxes), labels
+        return BlockBatch(signals, masks, insides, cells, brains, shown[0].boxes), labels
 
     def block(self, sample: BlockOfScan) -> tuple[Any, ...]:
         """Signal, mask, place, cells and brain of one sample, as in `BlockBatch`."""

@@ -18,7 +18,7 @@ import math
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.effort import Effort
     from bids_gevnet.learn.train.planning import StudyPlan
     from bids_gevnet.learn.train.torchrun import Devices
-    from bids_gevnet.nn.compound import ScanNetwork
+    from bids_gevnet.nn.compound import CompoundNetwork, ScanNetwork
     from bids_gevnet.settings import LearningSettings
 
 _TIMED_VOXELS = 100_000  # of the grid: about 2 s of one core for a whole brain of this size
@@ -161,7 +161,9 @@ def measure_pace(
     network.pieces = choose_pieces(cohort, network, voxels, share)
     boxes = count_boxes(settings.voxels_per_step, voxels, network)
     if boxes > 1:
-        network.block_pieces = choose_pieces(cohort, network, voxels, share, boxes=boxes)
+        cast("CompoundNetwork", network).block_pieces = choose_pieces(
+            cohort, network, voxels, share, boxes=boxes
+        )
     network.to(device)
     reader = RandomScans(brain, cohort.shells * 6 * cohort.nside**2)
     with ExitStack() as stack:

@@ -182,7 +182,7 @@ class Trainer(TrainingLoop):
         network = self._start_network(processes)
         self.boxes = count_boxes(self.options.voxels_per_step, voxels, network)
         if self.boxes > 1:
-            self._take_blocks(cast("CompoundNetwork", network), processes)
+            self.take_blocks(cast("CompoundNetwork", network), processes)
         super().__init__(
             network,
             split_batches(n_samples, max(self.options.batch_size, processes.size)),
@@ -194,7 +194,7 @@ class Trainer(TrainingLoop):
         )
         self.compound: Any = network
 
-    def _take_blocks(self, network: CompoundNetwork, processes: Processes) -> None:
+    def take_blocks(self, network: CompoundNetwork, processes: Processes) -> None:
         """Make ready what training on blocks needs beside the network itself."""
         network.regions = start_regions(network, self.job.shape, network.n_features)
         network.regions.to(processes.device)
@@ -275,7 +275,7 @@ class Trainer(TrainingLoop):
         values: list[Tensor] = []
 
         def noted(volume: Tensor, mask: Tensor) -> Tensor:
-            (voxels,) = self.compound.features_by_voxel(volume, mask)
+            voxels: Tensor = self.compound.features_by_voxel(volume, mask)[0]
             cells.append(brain_index(mask[0], self.compound.stride))
             values.append(voxels.float())
             return voxels.mean(0)[None]
