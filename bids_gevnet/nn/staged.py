@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Cut = Callable[[Tensor], Sequence[Tensor]]
-    Inside = Callable[[int, int, Tensor], Tensor]  # of the numbers of a piece and a stage
+    Part = Callable[[int, int, Tensor], Tensor]  # of the numbers of a piece and a stage
     _Function = Callable[..., Tensor]  # of the number of a piece, the piece, and all affines
 
 
@@ -84,6 +84,23 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Margins:
+    """What of each piece is there for the rest of it only.
+
+    Parameters
+    ----------
+    needed : callable
+        The part of a stage's input that is needed, from the number of the piece, that of the
+        stage, and the input.
+    counted : callable
+        The part of a stage's output that counts in the statistics, likewise.
+    """
+
+    needed: Part
+    counted: Part
+
+
+@dataclass(frozen=True)
 class Staged:
     """A network as a chain of stages.
 
@@ -112,7 +129,7 @@ class Staged:
         *,
         keep: bool,
         finish: Finish | None = None,
-        inside: Inside | None = None,
+        margins: Margins | None = None,
     ) -> Tensor:
         """Run a batch piece by piece.
 
@@ -126,9 +143,8 @@ class Staged:
             Whether to hold the output of every stage until the backward pass.
         finish : Finish or None
             What to take from the last stage's outputs; everything if None.
-        inside : callable or None
-            The part of a stage's output that counts in the statistics, from the number of the
-            piece, that of the stage and the output; all of it if None.
+        margins : Margins or None
+            What to cut off on the way; nothing if None.
 
         Returns
         -------
@@ -142,9 +158,10 @@ class Staged:
                 affines.append(norm.running_affine())
                 continue
             if keep:
-                x, cut = self._collect(x, cut, self._chain(done, number + 1), affines)
+                chain = self._chain(done, number + 1, margins)
+                x, cut = self._collect(x, cut, chain, affines)
                 done = number + 1
-            chain = self._chain(done, number + 1)
+            chain = self._chain(done, number + 1, margins)
 
             def moments(
                 piece: int,
@@ -155,11 +172,11 @@ class Staged:
                 number: int = number,
             ) -> Tensor:
                 y = chain(piece, x, *affines)
-                y = y if inside is None else inside(piece, number, y)
+                y = y if margins is None else margins.counted(piece, number, y)
                 return cast("Tensor", norm.moments(y))
 
             affines.append(norm.batch_affine(self._sum(x, cut, moments, affines)))
-        chain = self._chain(done, len(self.stages))
+        chain = self._chain(done, len(self.stages), margins)
         if finish is None:
             return self._collect(x, cut, chain, affines)[0]
 
@@ -178,30 +195,32 @@ class Staged:
                 affine = norm.batch_affine(norm.moments(x)) if training else norm.running_affine()
         return x
 
-    def run_each(self, pieces: Sequence[Tensor], inside: Inside) -> list[Tensor]:
+    def run_each(self, pieces: Sequence[Tensor], margins: Margins) -> list[Tensor]:
         """Run all stages on pieces of any shapes, held until torch's own backward pass.
 
         Parameters
         ----------
         pieces : sequence of tensors
-        inside : callable
-            As for `run`.
+        margins : Margins
         """
         affine: Tensor | None = None
         for number, (stage, norm) in enumerate(zip(self.stages, [*self.norms, None], strict=True)):
-            pieces = [stage(x, affine) for x in pieces]
+            needed = [margins.needed(i, number, x) for i, x in enumerate(pieces)]
+            pieces = [stage(x, affine) for x in needed]
             if norm is not None and norm.training:
-                sums = [norm.moments(inside(i, number, x)) for i, x in enumerate(pieces)]
+                counted = [margins.counted(i, number, x) for i, x in enumerate(pieces)]
+                sums = [norm.moments(x) for x in counted]
                 affine = norm.batch_affine(torch.stack(sums).sum(0))
             elif norm is not None:
                 affine = norm.running_affine()
         return list(pieces)
 
-    def _chain(self, first: int, last: int) -> _Function:
+    def _chain(self, first: int, last: int, margins: Margins | None) -> _Function:
         """Stages first, ..., last - 1 as one function of a piece and all affines so far."""
 
-        def chain(_piece: int, x: Tensor, *affines: Tensor) -> Tensor:
+        def chain(piece: int, x: Tensor, *affines: Tensor) -> Tensor:
             for number in range(first, last):
+                x = x if margins is None else margins.needed(piece, number, x)
                 x = self.stages[number](x, affines[number - 1] if number else None)
             return x
 

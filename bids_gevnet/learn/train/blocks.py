@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.mixup import Mixture
     from bids_gevnet.nn.compound import ScanNetwork
 
-LEAST_VOXELS = 16
+LEAST_VOXELS = 8
 """Coarse brain voxels of a block, at least: fewer are a poor sample at the price of a margin."""
 
 
