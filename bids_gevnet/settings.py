@@ -45,8 +45,14 @@ DEFAULT_NETWORK = "ckn2+gevnet"
 DEFAULT_STRIDES = (2, 1, 2, 1)
 """Pooling of the kernel network's four layers, as in the paper, unless the user gives another."""
 
-PAPER_TRAINING: Mapping[str, int | float] = types.MappingProxyType(
-    {"folds": 5, "epochs": 15, "samples_per_class": 400, "learning_rate": 1e-5}
+PAPER_TRAINING: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "folds": 5,
+        "epochs": 15,
+        "samples_per_class": 400,
+        "learning_rate": 1e-5,
+        "voxels_per_step": "all",
+    }
 )
 """What the paper states of its training on scans and ``--protocol`` decides. Adam, weight decay
 and mixup are the same in both protocols; the paper gives neither batch size nor rate of decay."""
@@ -211,6 +217,7 @@ class LearningSettings:
     epochs: int = 50
     samples_per_class: int = 400
     batch_size: int = 8
+    voxels_per_step: float | Literal["all"] = "all"
     learning_rate: float = 1e-3
     devices: str = "auto"
     precision: Precision = "auto"
@@ -237,6 +244,12 @@ class LearningSettings:
             option="--batch-size",
             expected="a number from 1 to 4096",
             found=self.batch_size,
+        )
+        _require(
+            self.voxels_per_step == "all" or self.voxels_per_step > 0,
+            option="--voxels-per-step",
+            expected="a fraction of the brain up to 1, a number of voxels, or all",
+            found=self.voxels_per_step,
         )
         _require(
             0 < self.learning_rate <= 1,

@@ -1,5 +1,6 @@
 """Run the group level and report its result."""
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -58,8 +59,29 @@ def run_group_level(request: Request) -> int:
     from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
 
     titles = {model.node_name: model.title for model in study.plan.models}
+
+    def build() -> "Workflow":
+        announce_time(study)
+        return init_group_wf(study)
+
     with locked(request.output.locks, ["group"]):
-        return _run(request, lambda: init_group_wf(study), titles, GROUP_STAGES)
+        return _run(request, build, titles, GROUP_STAGES)
+
+
+def announce_time(study: "StudyContext") -> None:
+    """Say on the terminal and in the log how long the models that are missing will train."""
+    from bids_gevnet.cli.plan import describe_time
+    from bids_gevnet.learn.models.files import WEIGHTS
+
+    missing = tuple(
+        model
+        for model in study.plan.models
+        if not (study.output.models / model.folder / WEIGHTS).is_file()
+    )
+    if missing:
+        plan = dataclasses.replace(study.plan, models=missing)
+        for line in describe_time(study.cohort, plan, study.settings, study.devices):
+            logging.getLogger("bids_gevnet.progress").info("%s", line)
 
 
 def plan_group_level(request: Request) -> "StudyContext":

@@ -564,6 +564,14 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
     _add_training(group)
 
 
+def _part_of_brain(text: str) -> float | str:
+    """Read a fraction or a number of voxels; `settings` says what is wrong with other words."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--network",
@@ -584,9 +592,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         choices=get_args(Protocol),
         help=f"paper: {PAPER_TRAINING['epochs']} epochs at {PAPER_TRAINING['learning_rate']:g}, "
         f"{PAPER_TRAINING['folds']} folds and {PAPER_TRAINING['samples_per_class']} samples per "
-        "class, as the paper has them; the default trains longer and at a higher rate, because "
-        "at the paper's rate the weights hardly move in the few thousand steps of a small study. "
-        "Options below win over either",
+        "class, whole brains, as the paper has them; the default trains longer and at a higher "
+        "rate, because at the paper's rate the weights hardly move in the few thousand steps of "
+        "a small study. Options below win over either",
     )
     group.add_argument(
         "--init-model",
@@ -609,6 +617,16 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
             metavar="N" if kind is int else "RATE",
             help=f"{text} (default: {_default(option.replace('-', '_'))})",
         )
+    group.add_argument(
+        "--voxels-per-step",
+        type=_part_of_brain,
+        metavar="PART|N|all",
+        help="how much of each brain a training step sees, in blocks drawn anew for every sample: "
+        "a fraction up to 1, a number of voxels, or all. Fewer take less time for the same "
+        "answer, as every region comes in turn; validation, prediction and saliency always see "
+        "everything, and so does the training of networks of other packages "
+        f"(default: {_default('voxels_per_step')})",
+    )
     group.add_argument(
         "--devices",
         metavar="auto|N|cpu:N",

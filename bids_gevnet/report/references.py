@@ -207,6 +207,11 @@ REFERENCES = {
         "a small sample. Metron 1:3-32.",
         "https://hdl.handle.net/2440/15169",
     ),
+    "renorm": Reference(
+        "Ioffe S (2017). Batch renormalization: towards reducing minibatch dependence in "
+        "batch-normalized models. Advances in Neural Information Processing Systems 30.",
+        "https://arxiv.org/abs/1702.03275",
+    ),
     "adam": Reference(
         "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. International "
         "Conference on Learning Representations.",

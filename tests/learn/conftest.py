@@ -326,7 +326,7 @@ def _train_here() -> Callable[..., TrainingProgress]:
     return train_here
 
 
-@pytest.fixture(name="make_jobs")
+@pytest.fixture(name="make_jobs", scope="session")
 def _make_jobs() -> Callable[..., list[TrainJob]]:
     return make_jobs_of_study
 

@@ -47,6 +47,8 @@ class TrainOptions:
         Samples per step, over all processes.
     accumulate : int
         Parts a process computes its share of a batch in, one after the other.
+    voxels_per_step : float or "all"
+        Part of each brain that a step sees: a fraction, or a number of voxels above 1.
     learning_rate : float
         At the first step.
     final_rate : float
@@ -74,6 +76,7 @@ class TrainOptions:
     samples_per_class: int = _LEARNING.samples_per_class
     batch_size: int = _LEARNING.batch_size
     accumulate: int = 1
+    voxels_per_step: float | str = _LEARNING.voxels_per_step
     learning_rate: float = _LEARNING.learning_rate
     final_rate: float = 0.1
     weight_decay: float = 1e-5

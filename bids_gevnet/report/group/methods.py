@@ -343,6 +343,7 @@ def _training(facts: GroupFacts) -> Iterable[str]:
                 "[@mixup] of scans of the same class."
             )
         )
+        yield from _part_of_brain(options)
     if known and {"learning_rate", "final_rate", "weight_decay", "batch_size"} <= set(options):
         rate, last = options["learning_rate"], options["final_rate"]
         if isinstance(rate, int | float) and isinstance(last, int | float):
@@ -373,6 +374,20 @@ def _loss(facts: GroupFacts) -> str:
         f"The mean squared error of {facts.target}, standardised by the training scans of the "
         "fold,"
     )
+
+
+def _part_of_brain(options: Mapping[str, Any]) -> Iterable[str]:
+    """Say how much of each brain a training step saw, if not all of it."""
+    part = options.get("voxels_per_step")
+    if isinstance(part, int | float) and part != 1:
+        size = f"{100 * part:g} %" if part < 1 else f"{part:g} voxels"
+        yield (
+            f"Each training sample showed about {size} of the brain, in blocks drawn anew for "
+            "every sample that took all regions in turn, with the margin the network's filters "
+            "need (brains of few voxels were cut into fewer blocks, or shown whole); statistics "
+            "of the normalisations [@renorm] and mean features were estimated for the whole "
+            "brain, and every prediction was made from whole scans."
+        )
 
 
 def _protocol(options: Mapping[str, Any]) -> Iterable[str]:
