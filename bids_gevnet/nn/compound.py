@@ -323,12 +323,13 @@ class CompoundNetwork(ScanNetwork):
 
     def features(self, scans: Tensor, masks: Tensor) -> Tensor:
         """Mean feature vector of each scan, the classifier's input: (batch, n_features) tensor."""
-        return torch.stack([v.mean(0) for v in self.features_by_voxel(scans, masks)])
+        self._check(scans, masks)
+        return self.features_at(scans, self.brain_indices(scans, masks))
 
     def features_by_voxel(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
         """Features of each scan's coarse brain voxels: batch times (V_b, n_features)."""
         self._check(scans, masks)
-        return self.features_at(scans, self.brain_indices(scans, masks))
+        return self._at_voxels(scans, self.brain_indices(scans, masks))
 
     def brain_indices(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
         """Where the brain of each scan is in its feature maps, on the device of the scans.
@@ -352,6 +353,9 @@ class CompoundNetwork(ScanNetwork):
         index : list of (V_b,) int64 tensors
             Of `brain_indices`.
         """
+        return torch.stack([v.mean(0) for v in self._at_voxels(scans, index)])
+
+    def _at_voxels(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
         # (batch, directions, shells, X, Y, Z), then batch times (directions, channels, V_b)
         per_scan = self._volumes(self.shells_as_channels(scans), index)
         return self.to_features(per_scan, self.pieces)
