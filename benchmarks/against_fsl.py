@@ -18,15 +18,14 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
-from correction_scores import rms
+from correction_scores import alike, rms, unwarp
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.bids.derivatives import BRAIN_MASK, CONFOUNDS, SERIES, gradient_files
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, voxel_sizes
-from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility, estimate_field
-from bids_gevnet.dwi.model_corrector.warp import Warp, resample_warped
+from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
 from bids_gevnet.dwi.motion import displacement_mm
 from bids_gevnet.dwi.shells import choose_shell, find_shells
 from bids_gevnet.dwi.tensor import fit_tensor
@@ -104,7 +103,7 @@ def compare_series(name: str, eddy: Output, model: Output) -> None:
     show(f"{name}: outlier slices, eddy / model", f"{lost[0]} / {lost[1]}")
     if len(shells.b0) > 1:
         for what, volumes in (("b0s", shells.b0), ("mean weighted images", shell.volumes)):
-            found = [alike(*halves(way.data, volumes), both) for way in (eddy, model)]
+            found = [alike(halves(way.data, volumes), both) for way in (eddy, model)]
             show(
                 f"{name}: correlation of the {what} of both runs in the brain: eddy / model",
                 f"{found[0]:.4f} / {found[1]:.4f}",
@@ -115,10 +114,6 @@ def halves(data: np.ndarray, volumes: np.ndarray) -> list[np.ndarray]:
     """Return the mean of some volumes in the first run and in the second, equally long one."""
     first = volumes < data.shape[3] // 2
     return [data[..., volumes[chosen]].mean(axis=3) for chosen in (first, ~first)]
-
-
-def alike(first: np.ndarray, second: np.ndarray, where: np.ndarray) -> float:
-    return float(np.corrcoef(first[where], second[where])[0, 1])
 
 
 def compare_fields(folder: Path, masks: dict[str, np.ndarray]) -> None:
@@ -142,29 +137,13 @@ def compare_fields(folder: Path, masks: dict[str, np.ndarray]) -> None:
             f"field of ours and topup's in the mask of {name} ({mask.sum()} voxels): RMS "
             "difference, without its mean, correlation; RMS of topup's",
             f"{rms(difference):.3f} mm, {difference.std():.3f} mm, "
-            f"{alike(own.field, theirs, mask):.3f}; {rms(theirs[mask]):.2f} mm",
+            f"{alike((own.field, theirs), mask):.3f}; {rms(theirs[mask]):.2f} mm",
         )
         show(
             f"correlation of the b0s in the mask of {name}: before / ours / topup's own output",
-            f"{alike(pair[0], pair[1], mask):.4f} / "
-            + " / ".join(f"{alike(*images, mask):.4f}" for images in ways.values()),
+            f"{alike(pair, mask):.4f} / "
+            + " / ".join(f"{alike(images, mask):.4f}" for images in ways.values()),
         )
-
-
-def unwarp(
-    pair: list[np.ndarray], affine: np.ndarray, axis: int, found: Susceptibility
-) -> list[np.ndarray]:
-    return [
-        resample_warped(
-            image[..., None],
-            affine,
-            Warp(motion[None], np.zeros((1, 10)), axis, np.float32(sign) * found.field),
-            np.eye(4),
-            image.shape,
-            affine,
-        )[..., 0]
-        for image, motion, sign in zip(pair, (np.eye(4), found.motion), (1, -1), strict=True)
-    ]
 
 
 def main() -> None:

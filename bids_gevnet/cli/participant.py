@@ -172,9 +172,10 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     from bids_gevnet.cli.finished import Finisher
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
-    from bids_gevnet.workflows.tools import choose_tools
+    from bids_gevnet.workflows.tools import choose_tools, may_use_gpu
 
-    tools = choose_tools(request.settings.preprocessing)
+    gpu = may_use_gpu(request.settings.learning.devices)
+    tools = choose_tools(request.settings.preprocessing, gpu=gpu)
     names = {participant_node_name(p.label): p for p in participants}
     finisher = Finisher(request, names, tools)
     open_log_file(request.output, "participant")

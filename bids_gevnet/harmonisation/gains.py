@@ -143,7 +143,7 @@ class RishGains:
             return result
         gains = self.gains[self.sites.index(site)]
         gains = (gains if mask is None else gains[mask]).reshape(-1, len(self.degrees))
-        analysis, synthesis, membership = self._operators()
+        analysis, synthesis, membership = self.operators()
         flat = result.reshape(-1, len(analysis))  # (voxels * shells, points)
         for start in range(0, len(flat), _CHUNK):
             piece = slice(start, start + _CHUNK)
@@ -152,7 +152,7 @@ class RishGains:
             flat[piece] += coefficients @ synthesis
         return result
 
-    def _operators(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    def operators(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """Analysis (points, n), synthesis (n, points) and which column is of which degree."""
         lmax, _ = fit_limits(self.nside)
         column_degree = even_degrees(lmax)

@@ -39,6 +39,7 @@ def train_all(
     threads: int | None = None,
     first: int = 1,
     total: int | None = None,
+    gpu: bool = True,
 ) -> None:
     """Train and test every job of a file; join the other processes, if there are any.
 
@@ -51,9 +52,11 @@ def train_all(
         Threads of this process.
     first, total : int
         Number of the file's first job among all jobs of the study, for progress messages.
+    gpu : bool
+        Whether a GPU may be used where there is one.
     """
     jobs = read_jobs(jobs_file)
-    with limited_threads(threads), join_processes() as processes:
+    with limited_threads(threads), join_processes(gpu=gpu) as processes:
         progress = TrainingProgress(total or len(jobs), done=first - 1, active=processes.first)
         for job in jobs:
             with StopRequest().listening() as stop:
