@@ -29,6 +29,7 @@ Masking = Literal["auto", "bet", "otsu"]
 Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Classes = Literal["pairs", "all"]
+TaskKind = Literal["auto", "classification", "regression"]
 Protocol = Literal["default", "paper"]
 ShellChoice = tuple[float, ...] | Literal["all"] | None
 """b-values in s/mm² of the shells on the sphere, all that a scan has, or None: one near 1000."""
@@ -195,6 +196,7 @@ class LearningSettings:
     init_model: Path | None = None
     harmonisation: Harmonisation = "rish"
     target: str | None = None
+    task: TaskKind = "auto"
     site: str | None = None
     reference_site: str | None = None
     covariates: tuple[str, ...] = ("age", "sex")

@@ -211,6 +211,7 @@ def init_prepare_wf(study: StudyContext) -> pe.Workflow:
             tables=_tables(study),
             derivatives=[str(path) for row in rows for path in (row.image, row.mask)],
             target=learning.target or "",
+            task=learning.task,
             site=learning.site or "",
             covariates=list(learning.covariates),
             folds=learning.folds,
@@ -436,7 +437,9 @@ def _tables(study: StudyContext) -> list[str]:
         for person in people
         for path in (study.bids_dir / f"sub-{person}").glob(f"sub-{escape(person)}_sessions.tsv")
     ]
-    return [str(path) for path in (study.bids_dir / "participants.tsv", *sessions)]
+    described = study.bids_dir / "participants.json"
+    tables = [study.bids_dir / "participants.tsv", *([described] if described.is_file() else [])]
+    return [str(path) for path in (*tables, *sessions)]
 
 
 def _pick(items: list[str], number: int) -> str:

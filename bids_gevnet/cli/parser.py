@@ -28,6 +28,7 @@ from bids_gevnet.settings import (
     Precision,
     Protocol,
     Settings,
+    TaskKind,
     Unring,
     absolute_derivatives,
     absolute_path,
@@ -508,7 +509,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--target",
         metavar="COLUMN",
-        help="column of participants.tsv to predict (default: diagnosis, else group)",
+        help="column of participants.tsv to predict, with classes or with a number such as an age "
+        "or a clinical score (default: diagnosis, else group; with --model, what it predicts)",
+    )
+    group.add_argument(
+        "--task",
+        choices=get_args(TaskKind),
+        help="tell classes apart, or predict a number (default: "
+        f"{_default('task')}: a column of numbers with more than ten different values, or with "
+        "more than five that fewer than three people share on average, is a number)",
     )
     group.add_argument(
         "--site", metavar="COLUMN", help="column with the site (default: from the scanner)"
@@ -568,13 +577,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="DIR",
         help="folder of a trained model of the same network, grid and shells whose weights "
-        "training starts from; its classifier starts anew where the classes differ, and people "
-        "it was trained on are left out (default: random weights)",
+        "training starts from; its last layers start anew where classes or target differ, and "
+        "people it was trained on are left out (default: random weights)",
     )
     for option, kind, text in (
         ("folds", int, "parts to test in turn"),
         ("epochs", int, "times through the samples"),
-        ("samples-per-class", int, "mixup up to this many"),
+        ("samples-per-class", int, "mixup up to this many; twice as many for a number"),
         ("batch-size", int, "samples per step, over all processes"),
         ("learning-rate", float, "at the first step; it falls to a tenth"),
     ):

@@ -61,8 +61,9 @@ class Corrected:
     bvecs : (n, 3) array
         Gradients turned with the head, in FSL's convention, as the input.
     motion : (n, 6) array
-        Where the head was: trans_x, trans_y, trans_z in mm and rot_x, rot_y, rot_z in rad, about
-        the centre of the volume and along the axes nearest to R, A and S.
+        What leads from each volume back to the first b0: trans_x, trans_y, trans_z in mm and
+        rot_x, rot_y, rot_z in rad, about the centre of the volume and along the axes nearest to
+        R, A and S.
     framewise_displacement : (n,) array
         mm, after Power et al. (2012); 0 for the first volume.
     transforms : (n, 4, 4) array
@@ -299,6 +300,7 @@ def estimate_correction(
     series: DiffusionSeries,
     opposite: Iterable[OppositeB0] = (),
     *,
+    acquired_b0: NDArray[Any] | None = None,
     anatomy: Anatomy | None = None,
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
@@ -311,6 +313,9 @@ def estimate_correction(
     series : DiffusionSeries
     opposite : iterable of OppositeB0
         The first on the grid of the series serves; those after it are never read.
+    acquired_b0 : (X, Y, Z) array, optional
+        First b0 of the series as it was acquired, where the series was denoised or unrung: it is
+        what opposite b0s are compared with, which were not.
     anatomy : Anatomy, optional
         To estimate the susceptibility field from where no opposite b0 serves.
     n_threads : int
@@ -325,7 +330,7 @@ def estimate_correction(
     estimate : Estimate
     """
     trials: list[tuple[str, Trial]] = []
-    field, outcome = _estimate_field(series, opposite, trials)
+    field, outcome = _estimate_field(series, opposite, trials, acquired_b0)
     if anatomy is not None and outcome in {"no_opposite_b0", "same_direction", "another_grid"}:
         field, outcome = _estimate_field_from_anatomy(series, anatomy)
     correction = correct_series(
@@ -370,13 +375,18 @@ class _How(TypedDict):
 
 
 def _estimate_field(
-    series: DiffusionSeries, opposite: Iterable[OppositeB0], trials: list[tuple[str, Trial]]
+    series: DiffusionSeries,
+    opposite: Iterable[OppositeB0],
+    trials: list[tuple[str, Trial]],
+    acquired_b0: NDArray[Any] | None,
 ) -> tuple[Susceptibility | None, FieldOutcome]:
     """Estimate the susceptibility field from the first usable b0, if there is one."""
     b0 = series.shells.b0
     if not b0.size:
         return None, "no_opposite_b0"
-    first = np.asarray(series.data[..., b0[0]], dtype=np.float32)
+    first = np.asarray(
+        series.data[..., b0[0]] if acquired_b0 is None else acquired_b0, dtype=np.float32
+    )
     outcome: FieldOutcome = "no_opposite_b0"
     for other in opposite:
         if other.volume is None or other.volume.shape != first.shape:

@@ -1,4 +1,4 @@
-"""Harmonise a scan as a trained model's data were harmonised, and predict its class."""
+"""Harmonise a scan as a trained model's data were harmonised, and predict its class or number."""
 
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,12 @@ class PredictInputSpec(BaseInterfaceInputSpec):
 class PredictOutputSpec(TraitedSpec):
     """A prediction."""
 
-    table = File(exists=True, desc="one row per class")
+    table = File(exists=True, desc="one row per class, or one for a number")
     facts = File(exists=True, desc="PredictionFacts of the scan")
 
 
 class Predict(SimpleInterface):
-    """Give calibrated probabilities, and say where the scan is unlike the training data."""
+    """Give probabilities or a number, and say where the scan is unlike the training data."""
 
     input_spec = PredictInputSpec
     output_spec = PredictOutputSpec
@@ -110,7 +110,10 @@ class Predict(SimpleInterface):
             task=prediction.task,
             network=prediction.network,
             label=prediction.label,
-            probabilities=prediction.probabilities,
+            probabilities=prediction.probabilities or None,
+            value=prediction.value,
+            unit=prediction.unit,
+            typical_error=prediction.typical_error,
             harmonised=self.inputs.harmonised,
             warnings=prediction.warnings,
         )

@@ -31,9 +31,10 @@ class ReadCohortInputSpec(BaseInterfaceInputSpec):
 
     output_dir = Directory(exists=True, mandatory=True, desc="where the participant level wrote")
     bids_dir = Directory(exists=True, mandatory=True, desc="the dataset, for labels and scanners")
-    tables = traits.List(File(exists=True), desc="participants.tsv and every sessions.tsv")
+    tables = traits.List(File(exists=True), desc="participants.tsv, its JSON, every sessions.tsv")
     derivatives = traits.List(File(exists=True), desc="samples and masks of every scan")
-    target = traits.Str(desc="column with the class")
+    target = traits.Str(desc="column with the class or number")
+    task = traits.Str("auto", usedefault=True, desc="whether it holds classes or a number")
     site = traits.Str(desc="column with the site")
     covariates = traits.List(traits.Str(), desc="columns that harmonisation keeps")
     folds = traits.Int(mandatory=True, desc="people that every class needs")
@@ -66,6 +67,7 @@ class ReadCohort(SimpleInterface):
             Path(self.inputs.output_dir),
             Path(self.inputs.bids_dir),
             target=self.inputs.target or None,
+            task=self.inputs.task,
             site=self.inputs.site or None,
             covariates=tuple(self.inputs.covariates),
             folds=self.inputs.folds,

@@ -92,6 +92,8 @@ class Saliency:
 def margin(scores: Tensor, target: int) -> Tensor:
     """Score of a class minus the mean of the others: (samples, classes) to (samples,) tensor."""
     n_classes = scores.shape[1]
+    if n_classes == 1:  # a number that is predicted has no others beside it
+        return scores[:, 0]
     return (scores[:, target] * n_classes - scores.sum(1)) / (n_classes - 1)
 
 

@@ -34,6 +34,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.nn.compiled.encoding import compiled_encode
+from bids_gevnet.nn.compiled.library import serves
 from bids_gevnet.nn.inverse_sqrt import inverse_sqrt
 from bids_gevnet.nn.kappa import QUADRATIC, Kappa
 from bids_gevnet.nn.kmeans import spherical_kmeans
@@ -175,11 +177,28 @@ class CKNLayer(nn.Module):
         -------
         y : (volumes, n_out, ceil(x/s), ceil(y/s), ceil(z/s)) tensor
         """
-        encoded = self.encode(x)
+        pooled = self._fused(x) if self._has_kernel(x) else self._in_steps(x)
         # Whitening divides by small numbers: not for half precision.
         with torch.autocast(x.device.type, enabled=False):
-            wide = encoded if encoded.dtype == torch.float64 else encoded.float()
-            return torch.einsum("ij,njxyz->nixyz", self.whitening(), self.pool(wide))
+            return torch.einsum("ij,njxyz->nixyz", self.whitening(), pooled)
+
+    def _in_steps(self, x: Tensor) -> Tensor:
+        """Encode, then pool."""
+        encoded = self.encode(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.pool(encoded if encoded.dtype == torch.float64 else encoded.float())
+
+    def _has_kernel(self, x: Tensor) -> bool:
+        polynomial = self.kappa.kind == "polynomial"
+        return polynomial and serves(x, self.filters) and not torch.is_autocast_enabled("cpu")
+
+    def _fused(self, x: Tensor) -> Tensor:
+        """Encode and pool plane by plane."""
+        kappa = self.kappa
+        pooled: Tensor = compiled_encode(
+            x, self.filters, self.stride, kappa.is_linear, kappa.degree, kappa.offset
+        )
+        return pooled
 
     def sample_patches(
         self, x: Tensor, support: Tensor, n: int, generator: torch.Generator

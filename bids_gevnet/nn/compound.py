@@ -237,10 +237,10 @@ class CompoundNetwork(ScanNetwork):
         pieces: Pieces | None = None,
     ) -> None:
         super().__init__()
-        if classes < 2 or (ckn is None and sphere is None):
+        if classes < 1 or (ckn is None and sphere is None):
             raise InputError(
-                expected="at least 2 classes and a CKN or a spherical network",
-                found=f"{classes} classes, {'no' if ckn is None else 'a'} CKN and "
+                expected="at least 1 output and a CKN or a spherical network",
+                found=f"{classes} outputs, {'no' if ckn is None else 'a'} CKN and "
                 f"{'no' if sphere is None else 'a'} spherical network",
                 remedy="build the network by name with bids_gevnet.nn.build",
             )

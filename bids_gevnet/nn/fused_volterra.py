@@ -51,6 +51,10 @@ class Plan:
     rows: list[int]
     outs: list[int]
 
+    def lists(self) -> tuple[list[int], ...]:
+        """All sizes, in the order in which the operators take them."""
+        return self.components, self.channels, self.factors, self.rows, self.outs
+
     def pieces(self, weight: Tensor) -> list[list[tuple[slice, slice, Tensor]]]:
         """For each input frequency, a list of (rows of Z, rows of the output, matrix W_mn)."""
         by_frequency, at = [], 0

@@ -197,6 +197,16 @@ REFERENCES = {
         "minimization. International Conference on Learning Representations.",
         "https://arxiv.org/abs/1710.09412",
     ),
+    "cmixup": Reference(
+        "Yao H, Wang Y, Zhang L, Zou J, Finn C (2022). C-Mixup: improving generalization in "
+        "regression. Advances in Neural Information Processing Systems 35.",
+        "https://arxiv.org/abs/2210.05775",
+    ),
+    "fisher": Reference(
+        'Fisher RA (1921). On the "probable error" of a coefficient of correlation deduced from '
+        "a small sample. Metron 1:3-32.",
+        "https://hdl.handle.net/2440/15169",
+    ),
     "adam": Reference(
         "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. International "
         "Conference on Learning Representations.",

@@ -1,7 +1,8 @@
 """A finished model on a labelled dataset it was not trained on; nothing is fitted.
 
 Scans are harmonised with the model's own gains where it knows their site, and are left as they
-are elsewhere. Scores become probabilities with the model's own temperature. Whoever was in the
+are elsewhere. Scores become probabilities with the model's own temperature, or a number by its own
+mean and standard deviation. Whoever was in the
 training data, by name or by the content of the scan, is left out, and so is whoever has a label
 that the model does not know.
 """
@@ -51,6 +52,10 @@ def choose_scored(cohort: Cohort, card: ModelCard) -> Cohort:
     card : ModelCard
     """
     check_fit(cohort, card)
+    if card.is_regression:
+        chosen = leave_out_seen(cohort, card)
+        _require_people(chosen, card)
+        return chosen
     unknown = f"not of the model's classes ({', '.join(card.labels)})"
 
     def reason(row: ScanRow) -> str | None:
@@ -95,13 +100,14 @@ def score_cohort(
             SEEN if StoredScan(place[row.scan]).fingerprint in model.card.fingerprints else None
         ),
     )
-    _require_labels(scored, model.card)
+    (_require_people if model.card.is_regression else _require_labels)(scored, model.card)
     refuse_copies(scored.rows, [place[row.scan] for row in scored.rows])
     reader = ScanReader([_scan(row, place[row.scan], model.card) for row in scored.rows], model[2])
     model.network.to(processes.device)
     fit_one_scan_(model.network, model.card.shape, model.card.nside)
     precision = partial(autocast, "float32", processes.device)
-    scores = evaluate_scans(model.network, reader, processes, precision)
+    scores = np.array(evaluate_scans(model.network, reader, processes, precision))
+    number = model.card.is_regression
     result = TaskResult(
         task=model.card.task,
         title=" v. ".join(model.card.labels),
@@ -111,7 +117,8 @@ def score_cohort(
         labels=model.card.labels,
         rows=scored.rows,
         folds=np.ones(len(scored.rows), dtype=np.intp),
-        probabilities=softmax(np.array(scores), model.card.temperature),
+        outputs=model.card.number(scores) if number else softmax(scores, model.card.temperature),
+        is_regression=number,
     )
     write_cohort(output.cohort_table, scored, {})
     write_predictions(output.predictions_table, [result])
@@ -124,7 +131,8 @@ def _scan(row: ScanRow, folder: Path, card: ModelCard) -> JobScan:
         participant=row.participant,
         session=row.session,
         scan=row.scan,
-        label=card.labels.index(row.label),
+        label=0 if card.is_regression else card.labels.index(row.label),
+        value=row.number if card.is_regression else None,
         site=row.site,
         motion=row.motion,
         covariates=dict(row.covariates),
@@ -154,6 +162,11 @@ def _about(
             f"The model has no harmonisation for {', '.join(apart)}: scans of {len(people)} "
             "people were taken as they are."
         )
+    if card.unit and cohort.unit and card.unit != cohort.unit:
+        warnings.append(
+            f"The model predicts {card.labels[0]} in {card.unit}, and participants.json gives "
+            f"{cohort.target} in {cohort.unit}: errors mean nothing unless these are the same."
+        )
     if unusual:
         warnings.append(
             "More motion, or another strength of the signal, than in any scan the model was "
@@ -161,6 +174,8 @@ def _about(
         )
     return {
         "target": cohort.target,
+        "unit": cohort.unit or card.unit,
+        "remarks": list(cohort.remarks),
         "left_out": [dataclasses.asdict(entry) for entry in cohort.left_out],
         "training": [],
         "leave_site_out": [],
@@ -179,6 +194,22 @@ def _about(
             "unusual": list(unusual),
         },
     }
+
+
+def _require_people(cohort: Cohort, card: ModelCard) -> None:
+    """Refuse a cohort in which fewer than two numbers are left to compare predictions with."""
+    if len({row.number for row in cohort.rows}) > 1:
+        return
+    lines = name_left_out(cohort.left_out)
+    raise InputError(
+        expected=f"people whom the model has not seen, with different numbers in {cohort.target}, "
+        f"to compare with the predicted {card.labels[0]}",
+        found=f"{len({row.participant for row in cohort.rows})} people"
+        + (f"; left out are {'; '.join(lines)}" if lines else ""),
+        remedy="give the --target with the number that the model predicts, or another dataset; if "
+        "this is not the dataset the model was trained on, give it a Name of its own in "
+        "dataset_description.json",
+    )
 
 
 def _require_labels(cohort: Cohort, card: ModelCard) -> None:

@@ -204,7 +204,9 @@ def _write(
         "network": first.options.network,
         "labels": list(first.labels),
         "nside": first.nside,
-        "method": "gradient of the margin of the predicted class",
+        "method": "gradient of the predicted number"
+        if first.is_regression
+        else "gradient of the margin of the predicted class",
         "models": digest,
         "max_scans": cap,
         "held_out_scans": len(scans),

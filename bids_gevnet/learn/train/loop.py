@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.learn.train.checkpoints import Position, load_checkpoint, save_checkpoint
 from bids_gevnet.learn.train.distributed import TrainingInterrupted
-from bids_gevnet.learn.train.outputs import CURVE
+from bids_gevnet.learn.train.objectives import CLASSES, Objective
+from bids_gevnet.learn.train.outputs import curve_columns
 from bids_gevnet.nn.ckn import keep_on_sphere
 from bids_gevnet.nn.norm import MomentNorm
 
@@ -127,8 +127,11 @@ class TrainingLoop(ABC):
     ----------
     going_on : str
         What to do after an interruption, for its message.
+    objective : Objective
+        What is minimised.
     """
 
+    objective: Objective = CLASSES
     going_on = "run the same command again with --resume: training resumes from there"
 
     def __init__(
@@ -259,7 +262,7 @@ class TrainingLoop(ABC):
     def _gradients(
         self, incoming: Iterator[tuple[Tensor, ...]], n_parts: int, n_samples: int
     ) -> tuple[float, float]:
-        """Run forward and backward over one batch; give its loss and hits, over processes."""
+        """Run forward and backward over one batch; give its loss and figure, over processes."""
         loss = correct = 0.0
         for number in range(n_parts):
             *inputs, labels = self.place(next(incoming))
@@ -267,7 +270,7 @@ class TrainingLoop(ABC):
                 scores, losses = self._forward(inputs, labels)
                 torch.autograd.backward(losses.sum() * (self.processes.size / n_samples))
             loss += float(losses.detach().sum())
-            correct += float((scores.argmax(1) == labels).sum())
+            correct += float(self.objective.figures(scores.detach(), labels).sum())
         loss, correct = self.processes.sum([loss, correct])
         return loss, correct
 
@@ -281,7 +284,7 @@ class TrainingLoop(ABC):
     def _forward(self, inputs: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
         with self.precision():
             scores: Tensor = self.model(*inputs)
-        return scores.float(), F.cross_entropy(scores.float(), labels, reduction="none")
+        return scores.float(), self.objective.losses(scores.float(), labels)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Context in which the network computes."""
@@ -308,11 +311,11 @@ class TrainingLoop(ABC):
     def _close_epoch(self) -> Row:
         """Add a row to the learning curve and move on to the next epoch."""
         position = self.position
-        row: Row = dict.fromkeys(CURVE)
+        row: Row = dict.fromkeys(curve_columns(self.objective.figure))
         row["epoch"] = position.epoch + 1
         row["learning_rate"] = self.rate()
         row["train_loss"] = position.loss_sum / position.seen
-        row["train_accuracy"] = position.correct / position.seen
+        row[f"train_{self.objective.figure}"] = position.correct / position.seen
         row |= self.held_out()
         if self._save_every:
             position.note()

@@ -15,6 +15,7 @@ from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_json
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.models.files import ModelCard, damaged_files, read_card
+from bids_gevnet.learn.train.objectives import ACCURACY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
     from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.learn.train.jobs import TrainJob
 
-CURVE = (
-    "epoch",
-    "learning_rate",
-    "train_loss",
-    "train_accuracy",
-    "held_out_loss",
-    "held_out_accuracy",
-)
+
+def curve_columns(figure: str = ACCURACY) -> tuple[str, ...]:
+    """Name the columns of a learning curve whose figure is an accuracy or an error."""
+    judged = [f"{part}_{what}" for part in ("train", "held_out") for what in ("loss", figure)]
+    return ("epoch", "learning_rate", *judged)
 
 
 HELD_OUT = "held_out.json"
@@ -107,13 +105,31 @@ def make_card(
         harmonised=gains is not None,
         warnings=gains.warnings if gains is not None else (),
         digest=job.digest,
+        kind=job.kind,
+        **_number_facts(job),
     )
+
+
+def _number_facts(job: TrainJob) -> dict[str, Any]:
+    """Give what a card says of a number that is predicted: its unit, mean, spread and range."""
+    if not job.is_regression:
+        return {}
+    values = [scan.value for scan in job.training if scan.value is not None]
+    mean, spread = job.scale
+    return {
+        "unit": job.unit,
+        "target_mean": mean,
+        "target_sd": spread,
+        "target_low": min(values),
+        "target_high": max(values),
+    }
 
 
 def curve_text(rows: Sequence[dict[str, float | int | None]]) -> str:
     """Write a learning curve as CSV."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, CURVE, lineterminator="\n")
+    columns = tuple(rows[0]) if rows else curve_columns()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.reading import read_json
@@ -31,8 +30,16 @@ from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_m
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
 from bids_gevnet.learn.train.device_batches import DeviceReader
 from bids_gevnet.learn.train.device_pieces import device_pieces, free_bytes
+from bids_gevnet.learn.train.jobs import kept_apart
 from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
-from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
+from bids_gevnet.learn.train.mixup import (
+    Mixture,
+    plan_epoch,
+    plan_number_epoch,
+    samples_per_epoch,
+    split_batches,
+)
+from bids_gevnet.learn.train.objectives import CLASSES, numbers
 from bids_gevnet.learn.train.outputs import (
     HELD_OUT,
     curve_text,
@@ -139,13 +146,13 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
         path.is_file() and read_json(stamp) == {"digest": job.digest, "sha256": hash_file(path)}
     ):
         scans = job.training
-        names = sorted({name for scan in scans for name in scan.covariates})
+        groups, covariates = kept_apart(scans, job.labels)
         gains = fit_rish_glm(
             LogRishMaps([StoredScan(Path(scan.folder)) for scan in scans]),
             participants=[scan.participant for scan in scans],
             sites=[scan.site for scan in scans],
-            groups=[job.labels[scan.label] for scan in scans],
-            covariates={name: [scan.covariates.get(name) for scan in scans] for name in names},
+            groups=groups,
+            covariates=covariates,
             reference=job.options.reference_site,
             nside=job.nside,
             degrees=fit_limits(job.nside)[1],
@@ -171,8 +178,9 @@ class Trainer(TrainingLoop):
     def __init__(self, job: TrainJob, gains: RishGains | None, processes: Processes) -> None:
         self.job, self.gains, self.options = job, gains, job.options
         self.reader = ScanReader(job.training, gains)
-        self.labels = [scan.label for scan in job.training]
-        n_samples = self.options.samples_per_class * len(set(self.labels))
+        self.truth = truth_of(job, job.training)
+        self.objective = numbers(job.scale[1]) if job.is_regression else CLASSES
+        n_samples = samples_per_epoch(self.options.samples_per_class, len(job.labels))
         network = self._start_network(processes)
         super().__init__(
             network,
@@ -212,12 +220,11 @@ class Trainer(TrainingLoop):
 
     def plan(self, epoch: int) -> Sequence[Mixture]:
         """List the samples of an epoch; the same in every process and every run."""
-        return plan_epoch(
-            self.labels,
-            samples_per_class=self.options.samples_per_class,
-            seed=self.options.seed,
-            epoch=epoch,
-        )
+        size, seed = self.options.samples_per_class, self.options.seed
+        if self.job.is_regression:
+            return plan_number_epoch(self.truth, samples_per_half=size, seed=seed, epoch=epoch)
+        classes = [scan.label for scan in self.job.training]
+        return plan_epoch(classes, samples_per_class=size, seed=seed, epoch=epoch)
 
     def read(self, parts: Iterable[Sequence[Mixture]]) -> Iterator[tuple[Tensor, ...]]:
         """Volumes, masks and labels of each part."""
@@ -249,21 +256,22 @@ class Trainer(TrainingLoop):
         standardise_inputs_(head, torch.tensor(features))
 
     def _some_training_scans(self) -> list[int]:
-        order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
+        order = np.random.default_rng(self.options.seed).permutation(len(self.truth))
         return [int(index) for index in order[:_STATISTICS_SCANS]]
 
     def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
         return self._each(scans, self.compound.features)
 
     def held_out(self) -> Row:
-        """Loss and accuracy of the test scans, for the learning curve only."""
+        """Loss and figure of the test scans, for the learning curve only."""
         if not (self.options.held_out_curve and self.job.testing):
             return {}
         scores = torch.tensor(self.score(self.job.testing))
-        truth = torch.tensor([scan.label for scan in self.job.testing])
+        truth = torch.tensor(truth_of(self.job, self.job.testing))
+        figure = f"held_out_{self.objective.figure}"
         return {
-            "held_out_loss": float(F.cross_entropy(scores, truth)),
-            "held_out_accuracy": float((scores.argmax(1) == truth).float().mean()),
+            "held_out_loss": float(self.objective.losses(scores, truth).mean()),
+            figure: float(self.objective.figures(scores, truth).mean()),
         }
 
     def score(self, scans: Sequence[JobScan]) -> list[list[float]]:
@@ -280,7 +288,7 @@ class Trainer(TrainingLoop):
     def settle_statistics(self, chosen: Sequence[int]) -> None:
         """Set the running statistics to their mean over some training scans."""
         size = max(self.options.batch_size, self.processes.size)
-        scans = [Mixture(i, i, 1.0, self.labels[i]) for i in chosen]
+        scans = [Mixture(i, i, 1.0, self.truth[i]) for i in chosen]
         batches = [[scans[i] for i in batch] for batch in split_batches(len(scans), size)]
         enough = [batch for batch in batches if len(batch) >= self.processes.size]
         self.settle([self.processes.share(batch) for batch in enough])
@@ -303,15 +311,25 @@ class Trainer(TrainingLoop):
         """Log mean energy of each degree of each training scan, harmonised."""
         energies = [
             (index, mean_log_rish(self.reader.read(index)[0], nside=self.job.nside))
-            for index in self.processes.share(range(len(self.labels)))
+            for index in self.processes.share(range(len(self.truth)))
         ]
         return np.array([values for _, values in sorted(self.processes.gather(energies))])
+
+
+def truth_of(job: TrainJob, scans: Sequence[JobScan]) -> list[int] | list[float]:
+    """Class of each scan, or its number, standardised by the job's training scans."""
+    if not job.is_regression:
+        return [scan.label for scan in scans]
+    mean, spread = job.scale
+    return [(scan.value - mean) / spread for scan in scans if scan.value is not None]
 
 
 def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
     """Give a network the weights of the model that a job starts from.
 
-    The classifier is kept where the classes are the same, and is as it was built elsewhere.
+    The last layers are kept where the classes or the column of the number are the same, and are
+    as they were built elsewhere. A number is then predicted as the model would: the output is in
+    units of the job's training scans.
     """
     folder = Path(job.init_dir)
     if hash_file(folder / WEIGHTS) != job.init_sha256:
@@ -320,13 +338,28 @@ def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
             found="others",
             remedy="run the same command again; models are trained from the new weights",
         )
-    weights = load_model(folder).network.state_dict()
+    start = load_model(folder)
+    if job.is_regression and job.keeps_classifier:
+        rescale_output_(start.network, (start.card.target_mean, start.card.target_sd), job.scale)
+    weights = start.network.state_dict()
     kept = {
         name: value
         for name, value in weights.items()
         if job.keeps_classifier or not name.startswith("head.")
     }
     network.load_state_dict(network.state_dict() | kept)
+
+
+@torch.no_grad()
+def rescale_output_(
+    network: ScanNetwork, before: tuple[float, float], after: tuple[float, float]
+) -> None:
+    """Keep the number that a network predicts where mean and standard deviation change."""
+    last = network.head[-1]
+    if isinstance(last, torch.nn.Linear):
+        factor = before[1] / after[1]
+        last.weight.mul_(factor)
+        last.bias.mul_(factor).add_((before[0] - after[0]) / after[1])
 
 
 def choose_pieces(

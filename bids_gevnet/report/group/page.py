@@ -18,6 +18,7 @@ from bids_gevnet.report.group.charts import (
     draw_learning,
     draw_pr,
     draw_roc,
+    draw_scatter,
 )
 from bids_gevnet.report.group.cohort import (
     count_sites,
@@ -156,12 +157,17 @@ class TaskSection:
     roc: Markup | None
     pr: Markup | None
     calibration: Markup | None
+    scatter: Markup | None = None
 
 
 def _describe_task(task: TaskResult) -> TaskSection:
     evaluation = task.main.folds if task.main else None
     if evaluation is None:
         return TaskSection(task, None, None, None)
+    if task.is_regression:
+        name = f"{task.key}-scatter"
+        drawn = draw_scatter(evaluation, target=task.title, unit=task.unit, name=name)
+        return TaskSection(task, None, None, None, drawn)
     calibrated = evaluation.shows_calibration
     return TaskSection(
         task,
