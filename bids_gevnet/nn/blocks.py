@@ -201,8 +201,10 @@ class RegionMeans(nn.Module):
         -------
         mean : (n_features,) tensor
         """
-        surprise = (features - self.means[cells].to(features.dtype)).sum(0)
-        return self.means[brain].mean(0).to(features.dtype) + surprise * (boxes / len(brain))
+        # People differ by a few per cent of a feature: not for half precision.
+        with torch.autocast(features.device.type, enabled=False):
+            surprise = (features.to(self.means.dtype) - self.means[cells]).sum(0)
+            return self.means[brain].mean(0) + surprise * (boxes / len(brain))
 
     @torch.no_grad()
     def update_(self, cells: Sequence[Tensor], features: Sequence[Tensor]) -> None:
