@@ -56,6 +56,10 @@ what-happens: $(STAMP)  ## Write docs/what_happens_when.md
 boutiques: $(STAMP)  ## Write containers/boutiques.json
 	@$(BIN)/python -m bids_gevnet.cli.boutiques > containers/boutiques.json
 
+.PHONY: kernels
+kernels: $(STAMP)  ## Compile the CPU kernels after a change of theirs
+	@$(BIN)/python bids_gevnet/nn/compiled/build.py
+
 .PHONY: lint
 lint: $(STAMP)  ## Check style, types, layers and safety
 	@$(BIN)/ruff check .
@@ -86,6 +90,10 @@ check-apptainer:  ## Build the Apptainer image and run it
 .PHONY: check-slurm
 check-slurm: $(STAMP)  ## Run the SLURM scripts on a cluster of two
 	@BIN="$(abspath $(BIN))" containers/check_slurm.sh
+
+.PHONY: check-gpu
+check-gpu:  ## Compare a GPU with the CPU, time a step
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/check_gpu.py
 
 .PHONY: lock
 lock: $(STAMP)  ## Pin the image's packages by hash

@@ -24,10 +24,9 @@ class CompileKernels(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
         """Compile in place; an editable install finds the library there."""
         wanted = os.environ.get("BIDS_GEVNET_COMPILE", "")
-        library = Path(self.root) / FOLDER / "kernels.so"
         if wanted == "never":
-            build_data["exclude"] = [str(library)]
             return
+        library = Path(self.root) / FOLDER / "kernels.so"
         build = runpy.run_path(str(Path(self.root) / FOLDER / "build.py"))
         try:
             build["build"](library)

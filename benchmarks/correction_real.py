@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import nibabel
 import numpy as np
 from correction_scores import alike, corrected_data, rms_vector, unwarp
-from scipy.ndimage import binary_erosion
+from scipy.ndimage import binary_erosion, shift
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
@@ -26,6 +26,7 @@ from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries, correct_s
 from bids_gevnet.dwi.model_corrector.susceptibility import LEVELS, FieldLevel, estimate_field
 from bids_gevnet.dwi.model_corrector.warp import displacement, grid_points, still_warp
 from bids_gevnet.dwi.motion import estimate_motion
+from bids_gevnet.dwi.polarity import try_both
 from bids_gevnet.dwi.shells import find_shells, mean_volume
 from bids_gevnet.dwi.tensor import fit_tensor
 
@@ -109,6 +110,22 @@ def field_stiffness(show: Show, folder: Path) -> None:
                     for images in (b0s, weighted)
                 ),
                 "-; highest",
+            )
+
+
+def unknown_encodings(show: Show, folder: Path) -> None:
+    """Try the b0s of both real pairs as equal and as opposite, and one of them with itself."""
+    for label in ("uih", "siemens"):
+        pair = [read_real(folder, name, label)[0] for name in ("dir-AP", "dir-PA")]
+        first, other = (np.asarray(s.data[..., s.shells.b0[0]], np.float32) for s in pair)
+        noise = np.random.default_rng(0).normal(scale=0.03 * first.mean(), size=first.shape)
+        again = shift(first, (0.3, 0.2, 0.1), order=1, mode="nearest") + noise
+        for name, second in {"PA": other, "itself, moved and with noise": again}.items():
+            trial = try_both(first, second, pair[0].affine, pair[0].axis)
+            show(
+                f"{label} AP and {name}: correlation of b0s as equal and as opposite; taken as",
+                f"{trial.as_equal:.3f}, {trial.as_opposite:.3f}; {trial.relation.value}",
+                "opposite" if name == "PA" else "equal",
             )
 
 

@@ -83,6 +83,8 @@ class Counts:
     Attributes
     ----------
     launches : list of Launch
+    calls : int
+        Operators that PyTorch was asked for, views and memory among them: the host's work.
     to_device, to_host : int
         Bytes copied between the host and the device.
     waits : int
@@ -92,6 +94,7 @@ class Counts:
     """
 
     launches: list[Launch] = field(default_factory=list)
+    calls: int = 0
     to_device: int = 0
     to_host: int = 0
     waits: int = 0
@@ -191,6 +194,7 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return OPDEFS[func.name()]._init_fn(*args, **kwargs)  # noqa: SLF001
         name = func.overloadpacket.__name__
+        self.counts.calls += func.namespace != "prim"
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         on_device = [tensor for tensor in given if tensor.device.type == _NAME]
         if name in _COPIES:
@@ -266,7 +270,11 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         rule = flop_registry.get(func.overloadpacket)
         flops = int(rule(*args, **kwargs, out_val=result)) if rule else 0
-        moved = sum(_bytes(tensor) for tensor in [*given, *made])
+        # Memory that is handed over for the result is written and not read.
+        outs = {argument.name for argument in func._schema.arguments if argument.is_out}  # noqa: SLF001
+        handed = tree_leaves([value for key, value in kwargs.items() if key in outs])
+        read = [tensor for tensor in given if not any(tensor is other for other in handed)]
+        moved = sum(_bytes(tensor) for tensor in [*read, *made])
         itemsize = made[0].element_size() if made else 4
         self.counts.launches.append(Launch(name, moved, flops, itemsize))
 
@@ -288,7 +296,13 @@ def fake_gpu(*, inside: float = 1 / 3) -> Iterator[FakeGpu]:
     """
     _register()
     gpu = FakeGpu(inside)
-    with _FakeMode(allow_non_fake_inputs=True), gpu:
+    # In one thread: PyTorch starts those of devices at its first backward pass, which may have
+    # been before this device was known.
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        _FakeMode(allow_non_fake_inputs=True),
+        gpu,
+    ):
         yield gpu
 
 

@@ -61,8 +61,9 @@ class Corrected:
     bvecs : (n, 3) array
         Gradients turned with the head, in FSL's convention, as the input.
     motion : (n, 6) array
-        Where the head was: trans_x, trans_y, trans_z in mm and rot_x, rot_y, rot_z in rad, about
-        the centre of the volume and along the axes nearest to R, A and S.
+        What leads from each volume back to the first b0: trans_x, trans_y, trans_z in mm and
+        rot_x, rot_y, rot_z in rad, about the centre of the volume and along the axes nearest to
+        R, A and S.
     framewise_displacement : (n,) array
         mm, after Power et al. (2012); 0 for the first volume.
     transforms : (n, 4, 4) array

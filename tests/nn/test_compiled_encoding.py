@@ -69,8 +69,8 @@ def test_background_of_zeros_has_finite_gradients():
         reference = gradients(layer, x, weights)
     inside = (slice(None), slice(None), *[slice(2, 9)] * 3)
     assert all(t.isfinite().all() for t in ours)
+    ours[1], reference[1] = ours[1][inside], reference[1][inside]
     for got, wanted in zip(ours, reference, strict=True):
-        got, wanted = (got[inside], wanted[inside]) if got.shape == x.shape else (got, wanted)
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
 
 

@@ -23,6 +23,7 @@ from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.learn.cohort.tasks import CLASSIFICATION, REGRESSION
+from bids_gevnet.nn.compiled.library import level
 from bids_gevnet.nn.registry import find_network, scan_networks
 from bids_gevnet.settings import DEFAULT_STRIDES
 from bids_gevnet.versions import __version__, list_versions
@@ -228,7 +229,8 @@ def write_model(
             gains.save(stream)
     else:
         (folder / GAINS).unlink(missing_ok=True)
-    versions = "".join(f"{name} {number}\n" for name, number in list_versions().items())
+    environment = list_versions() | {"kernels": level()}
+    versions = "".join(f"{name} {number}\n" for name, number in environment.items())
     write_text(folder / "environment.txt", versions)
     names = (WEIGHTS, *([GAINS] if gains is not None else []))
     hashes = {name: hash_file(folder / name) for name in names}

@@ -9,13 +9,16 @@ float32, rounded up.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
-    from bids_gevnet.nn.compound import Pieces
+    from collections.abc import Sequence
+
+    from bids_gevnet.nn.compound import Pieces, ScanNetwork
 
 VOXEL_BYTES = 90
 """Of one voxel of one volume on its way through the kernel network, with all that is kept."""
@@ -33,6 +36,28 @@ def free_bytes(device: torch.device) -> int | None:
     free: int = torch.cuda.mem_get_info(device)[0]
     # What PyTorch has taken and does not use at the moment is free for us.
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def fit_one_scan_(network: ScanNetwork, shape: Sequence[int], nside: int) -> None:
+    """Set the pieces of a network for one scan at a time, on the GPU that it is on, if any.
+
+    Parameters
+    ----------
+    network : ScanNetwork
+    shape : (X, Y, Z)
+    nside : int
+    """
+    free = free_bytes(next(network.parameters()).device)
+    if free is None:
+        return
+    voxels, directions = math.prod(shape), 6 * nside**2
+    network.pieces = device_pieces(
+        network.pieces,
+        free=free,
+        voxels=network.shells * directions * voxels,
+        points=2 * directions * -(-voxels // network.stride**3),
+        points_per_sphere=2 * directions,
+    )
 
 
 def device_pieces(

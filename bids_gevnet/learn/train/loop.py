@@ -72,8 +72,12 @@ def standardise_inputs_(layer: nn.Linear, features: Tensor) -> None:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Context in which a network computes: "float32", "bfloat16", or "auto": half on GPUs."""
-    half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+    """Context in which a network computes: "float32", "bfloat16", or "auto".
+
+    "auto" is float32 on GPUs too: rounding to bfloat16 shifts features by up to 15 % of what
+    people differ by (benchmarks/results/precision.md), and finished models predict in float32.
+    """
+    half = precision == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
