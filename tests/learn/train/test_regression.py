@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from bids_gevnet.bids.manifest import hash_file
-from bids_gevnet.learn.models.files import WEIGHTS, load_model, read_card
+from bids_gevnet.learn.models.files import WEIGHTS, Model, load_model, read_card
+from bids_gevnet.learn.models.prediction import classify, write_prediction
 from bids_gevnet.learn.train.batches import ScanReader
 from bids_gevnet.learn.train.distributed import Processes, StopRequest, TrainingInterrupted
 from bids_gevnet.learn.train.jobs import TrainJob, kept_apart, read_jobs, write_jobs
@@ -165,3 +166,21 @@ def test_saliency_explains_the_predicted_number(ages: TrainJob) -> None:
     with torch.no_grad():
         change = network((volume + step)[None], mask[None]) - network(volume[None], mask[None])
     assert float(change) == pytest.approx(1e-2 * float(explained.attribution.norm()), rel=0.1)
+
+
+def test_a_new_scan_gets_its_number_with_unit_and_caution(ages: TrainJob, tmp_path: Path) -> None:
+    model = load_model(Path(ages.model_dir))
+    scan = ages.testing[0]
+    values, mask = ScanReader(ages.testing, model.gains).read(0)
+    expected = model.card.number(read_held_out(Path(ages.model_dir))[scan.scan][0])
+    narrow = replace(model.card, target_low=expected + 1, target_high=expected + 2)
+    narrow = replace(narrow, typical_error=4.5)
+    found = classify(Model(model.network, narrow, model.gains), values, mask, site=scan.site)
+    assert found.value == pytest.approx(expected, abs=1e-3)
+    assert (found.label, found.unit, found.probabilities) == ("age", "year", {})
+    assert any("outside the range of the training data" in text for text in found.warnings)
+    write_prediction(tmp_path / "prediction.tsv", found)
+    with (tmp_path / "prediction.tsv").open() as stream:
+        (row,) = csv.DictReader(stream, delimiter="\t")
+    assert (row["target"], row["unit"], row["typical_error"]) == ("age", "year", "4.5")
+    assert float(row["value"]) == pytest.approx(expected, rel=1e-4)
