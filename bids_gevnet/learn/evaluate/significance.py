@@ -30,9 +30,9 @@ scale of
 .. math:: t = z \sqrt{\frac{\nu - 1}{\nu - z^2}}, \qquad \nu = \sum_{\text{strata}} (n - 1),
 
 because z itself cannot exceed the root of nu: divided by 1.4, no effect however large would be
-found in 24 people. In simulations of studies without any effect (24 or 48 people, 30 or 300
-voxels; tests/learn/evaluate/test_significance.py) 0.5 to 3 % of studies show a voxel, and 11 to
-54 % would without the root of two.
+found in 24 people. With `cross_validated` of tests/learn/evaluate/test_significance.py (no effect,
+24 or 48 people, 30 or 300 voxels, 200 or 400 studies each) 0.5 to 3.3 % of studies showed a
+voxel, and 11 to 54 % would have without the root of two.
 """
 
 from __future__ import annotations
