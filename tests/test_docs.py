@@ -12,6 +12,7 @@ from bids_gevnet.cli.parser import build_parser
 from bids_gevnet.cli.phantom import build_parser as phantom_parser
 from bids_gevnet.cli.progress import RESOURCE_COLUMNS
 from bids_gevnet.interfaces.confounds import MOTION
+from bids_gevnet.learn.evaluate import saliency_maps
 from bids_gevnet.learn.evaluate.predictions_table import FIXED_COLUMNS
 from bids_gevnet.nn.registry import scan_networks
 
@@ -40,9 +41,19 @@ def test_every_option_is_on_the_page_of_the_command_line(pages):
 
 
 def test_every_key_of_facts_and_model_card_has_a_sentence(pages):
-    for kind in (*pages._fact_classes(pages.ScanFacts), pages.ModelCard, pages.TrainOptions):
+    facts = (pages.ScanFacts, pages.SaliencyFacts)
+    kinds = [kind for outer in facts for kind in pages._fact_classes(outer)]
+    for kind in (*kinds, pages.ModelCard, pages.TrainOptions):
         for name, text in pages.described_fields(kind):
             assert text, f"{kind.__name__}.{name} has no description in its docstring"
+
+
+def test_every_file_of_saliency_is_listed(pages):
+    page = pages.saliency_page()
+    for name in re.findall(r"[a-z_]+\.(?:nii\.gz|tsv|json)", saliency_maps.__doc__):
+        assert f"`{name}`" in page, name
+    for column in saliency_maps.REGION_COLUMNS:
+        assert f"`{column}`" in page, column
 
 
 def test_every_derivative_and_every_file_of_a_run_is_listed(pages):

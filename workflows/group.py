@@ -35,6 +35,7 @@ from bids_gevnet.interfaces.study import (
 )
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.learn.cohort.members import Cohort
+from bids_gevnet.learn.evaluate.regions import names_file
 from bids_gevnet.learn.evaluate.saliency_maps import explained_network
 from bids_gevnet.learn.models.files import (
     MODEL_CARD,
@@ -93,7 +94,7 @@ class StudyContext:
     def deciding_settings(self) -> str:
         """Settings that decide the models, as TOML: not where they are trained or from whence."""
         learning = dataclasses.replace(
-            self.settings.learning, devices="auto", resume=False, model=None
+            self.settings.learning, devices="auto", resume=False, model=None, atlas=None
         )
         seed = self.settings.execution.random_seed
         return to_toml(
@@ -363,7 +364,7 @@ def _connect_saliency(
 ) -> pe.Node:
     maps = study.output.models / folds[0].folder.parent / "saliency.json"
     saliency = pe.Node(
-        MapSaliency(gpu=study.devices.gpu),
+        MapSaliency(gpu=study.devices.gpu, **_atlas(study.settings.learning.atlas)),
         name=f"saliency_{name}",
         overwrite=not maps.is_file() or None,
         n_procs=study.settings.execution.processes,
@@ -375,6 +376,14 @@ def _connect_saliency(
             workflow.connect(branches[model], f"outputnode.{source}", gather, f"in{number}")
         workflow.connect(gather, "out", saliency, field)
     return saliency
+
+
+def _atlas(path: Path | None) -> dict[str, str]:
+    """Name the files of an atlas, if one was given."""
+    if path is None:
+        return {}
+    names = names_file(path)
+    return {"atlas": str(path)} | ({"atlas_names": str(names)} if names.is_file() else {})
 
 
 def _connect_refit(

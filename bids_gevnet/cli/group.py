@@ -1,5 +1,6 @@
 """Run the group level and report its result."""
 
+import dataclasses
 import json
 import logging
 import shutil
@@ -58,8 +59,29 @@ def run_group_level(request: Request) -> int:
     from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
 
     titles = {model.node_name: model.title for model in study.plan.models}
+
+    def build() -> "Workflow":
+        announce_time(study)
+        return init_group_wf(study)
+
     with locked(request.output.locks, ["group"]):
-        return _run(request, lambda: init_group_wf(study), titles, GROUP_STAGES)
+        return _run(request, build, titles, GROUP_STAGES)
+
+
+def announce_time(study: "StudyContext") -> None:
+    """Say on the terminal and in the log how long the models that are missing will train."""
+    from bids_gevnet.cli.plan import describe_time
+    from bids_gevnet.learn.models.files import WEIGHTS
+
+    missing = tuple(
+        model
+        for model in study.plan.models
+        if not (study.output.models / model.folder / WEIGHTS).is_file()
+    )
+    if missing:
+        plan = dataclasses.replace(study.plan, models=missing)
+        for line in describe_time(study.cohort, plan, study.settings, study.devices):
+            logging.getLogger("bids_gevnet.progress").info("%s", line)
 
 
 def plan_group_level(request: Request) -> "StudyContext":
@@ -98,6 +120,10 @@ def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
         cohort = choose_newcomers(cohort, learning.init_model, folds=learning.folds)
     require_shells(cohort.b_values, request.settings.preprocessing.shell)
     plan = plan_study(cohort, learning, seed=execution.random_seed)
+    if learning.atlas is not None:
+        from bids_gevnet.learn.evaluate.regions import read_regions
+
+        read_regions(learning.atlas, cohort.shape, cohort.affine)
     refuse_damaged(request, cohort)
     return cohort, plan, Devices.choose(learning, execution)
 
@@ -266,10 +292,12 @@ def _task_lines(task: dict[str, Any]) -> list[str]:
         _short(head, _WIDTH),
         f"{'':<{_NAME}}{figure.replace('_', ' '):<21}{name}{unit}",
     ]
-    for scheme in ("folds", "external", "leave-site-out"):
+    for scheme in ("folds", "external", "leave-site-out", "leave-site-out-adapted"):
         models = [model for model in task["models"] if scheme in model["schemes"]]
         if models and scheme == "leave-site-out":
             lines.append(" each site by models of the other sites:")
+        if models and scheme == "leave-site-out-adapted":
+            lines.append(" the same, harmonised from the site's unlabelled scans:")
         for model in models:
             scores = model["schemes"][scheme]
             cells = [_cell(scores["pooled"][key]) for key in (figure, beside)]

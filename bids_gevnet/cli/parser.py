@@ -528,6 +528,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         help="site that harmonisation brings the others to (default: the mean of all sites)",
     )
     group.add_argument(
+        "--adapt",
+        action="store_true",
+        help="harmonise sites that a model was not trained on from their unlabelled scans, 3 "
+        "people or more of each. participant --model: from scans of the site that are already in "
+        "OUTPUT_DIR; group --model: from those that are scored; group: also tests every left-out "
+        "site adapted. Where a site's mix of diagnoses differs from the training data's, this "
+        "removes a part of the difference between diagnoses, too",
+    )
+    group.add_argument(
         "--covariates",
         nargs="*",
         metavar="COLUMN",
@@ -545,7 +554,22 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         help="also train without each site in turn and test on it (default: where at least two "
         "sites can be left out)",
     )
+    group.add_argument(
+        "--atlas",
+        type=Path,
+        metavar="FILE",
+        help="label image in template space whose regions saliency is tabulated by, with names in "
+        "a TSV beside it, columns index and name (default: lobes by planes in MNI space)",
+    )
     _add_training(group)
+
+
+def _part_of_brain(text: str) -> float | str:
+    """Read a fraction or a number of voxels; `settings` says what is wrong with other words."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -568,9 +592,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         choices=get_args(Protocol),
         help=f"paper: {PAPER_TRAINING['epochs']} epochs at {PAPER_TRAINING['learning_rate']:g}, "
         f"{PAPER_TRAINING['folds']} folds and {PAPER_TRAINING['samples_per_class']} samples per "
-        "class, as the paper has them; the default trains longer and at a higher rate, because "
-        "at the paper's rate the weights hardly move in the few thousand steps of a small study. "
-        "Options below win over either",
+        "class, whole brains, as the paper has them; the default trains longer and at a higher "
+        "rate, because at the paper's rate the weights hardly move in the few thousand steps of "
+        "a small study. Options below win over either",
     )
     group.add_argument(
         "--init-model",
@@ -593,6 +617,16 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
             metavar="N" if kind is int else "RATE",
             help=f"{text} (default: {_default(option.replace('-', '_'))})",
         )
+    group.add_argument(
+        "--voxels-per-step",
+        type=_part_of_brain,
+        metavar="PART|N|all",
+        help="how much of each brain a training step sees, in blocks drawn anew for every sample: "
+        "a fraction up to 1, a number of voxels, or all. Fewer take less time for the same "
+        "answer, as every region comes in turn; validation, prediction and saliency always see "
+        "everything, and so does the training of networks of other packages "
+        f"(default: {_default('voxels_per_step')})",
+    )
     group.add_argument(
         "--devices",
         metavar="auto|N|cpu:N",

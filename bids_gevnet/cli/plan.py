@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.cohort.members import Cohort
     from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.learn.train.planning import StudyPlan
+    from bids_gevnet.learn.train.torchrun import Devices
 
 
 def describe_participants(participants: Sequence[Participant], settings: Settings) -> str:
@@ -33,12 +34,15 @@ def describe_participants(participants: Sequence[Participant], settings: Setting
     return "\n".join(lines)
 
 
-def describe_study(cohort: "Cohort", plan: "StudyPlan", settings: Settings) -> str:
-    """Describe whom a group level run would study, and what it would train."""
+def describe_study(
+    cohort: "Cohort", plan: "StudyPlan", settings: Settings, devices: "Devices"
+) -> str:
+    """Describe whom a group level run would study, what it would train, and how long for."""
     lines = [
         *_describe_cohort(cohort),
         *_describe_tasks(cohort, plan),
         *_describe_effort(cohort, plan, settings),
+        *(f"  {line}" for line in describe_time(cohort, plan, settings, devices)),
         "with these settings:",
         *_indented(to_toml(settings)),
     ]
@@ -123,6 +127,48 @@ def _describe_effort(cohort: "Cohort", plan: "StudyPlan", settings: Settings) ->
         f"  disk in the work directory, about: {_size(effort.store_bytes)} for scans",
         f"  disk in OUTPUT_DIR, at most: {_size(effort.model_bytes)} for models",
     ]
+
+
+def describe_time(
+    cohort: "Cohort", plan: "StudyPlan", settings: Settings, devices: "Devices"
+) -> list[str]:
+    """Time a step on this machine, and say how long the models of a plan will train."""
+    from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
+    from bids_gevnet.learn.train.effort import plan_effort
+    from bids_gevnet.learn.train.pace import DAY_H, forecast
+
+    effort = plan_effort(cohort, plan, settings.learning)
+    expected = forecast(cohort, plan, effort, settings.learning, devices, explained=MAX_SCANS)
+    kind = "GPU" if devices.gpu else "CPU process"
+    count = f"{devices.processes} {kind}" + ("es" if not devices.gpu else "s") * (
+        devices.processes > 1
+    )
+    first = (
+        f"training takes about {_duration(expected.hours)} on this machine with these settings "
+        f"({count}, by a timed step)"
+    )
+    others = [f"{option} would make it {_duration(hours)}" for option, hours in expected.others]
+    lines = [first, *others]
+    if expected.hours > DAY_H:
+        lines.append(
+            "more than a day: change one of these, or train on a GPU or on several machines "
+            "(containers/slurm); --resume continues a training that was stopped"
+        )
+    return lines
+
+
+def _duration(hours: float) -> str:
+    """Write hours so that no more digits are given than are known.
+
+    >>> _duration(0.004), _duration(0.7), _duration(30.2), _duration(5200)
+    ('less than a minute', '42 minutes', '30 hours', '217 days')
+    """
+    minutes = round(60 * hours)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 90:
+        return "1 minute" if minutes == 1 else f"{minutes} minutes"
+    return f"{hours:.2g} hours" if hours < 100 else f"{hours / 24:.0f} days"
 
 
 def _size(count: float) -> str:

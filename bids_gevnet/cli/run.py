@@ -233,8 +233,8 @@ def _run_group(request: Request) -> int:
             scored, card = read_validation(request)
             print(describe_validation(scored, card, request.settings))
             return 0
-        cohort, plan, _ = read_study(request)
-        print(describe_study(cohort, plan, request.settings))
+        cohort, plan, devices = read_study(request)
+        print(describe_study(cohort, plan, request.settings, devices))
         return 0
     return run_group_level(request)
 

@@ -64,7 +64,11 @@ def read_validation(request: Request) -> "tuple[Cohort, ModelCard]":
     from bids_gevnet.learn.evaluate.external import choose_scored
     from bids_gevnet.learn.models.files import CHANGED_TEXT, has_changed_text, load_model
 
-    card = load_model(request.settings.learning.model).card
+    _, card, gains = load_model(request.settings.learning.model)
+    if request.settings.learning.adapt:
+        from bids_gevnet.learn.models.adaptation import require_reference
+
+        require_reference(gains)
     if has_changed_text(request.settings.learning.model):
         log.warning("%s", CHANGED_TEXT)
     asked = request.settings.learning.task

@@ -10,11 +10,13 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.facts import PredictionFacts
+from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.interfaces.confounds import read_confounds
 from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
 
@@ -28,6 +30,7 @@ class HarmoniseInputSpec(BaseInterfaceInputSpec):
     site = traits.Str(mandatory=True, desc="as the training data name it")
     participant = traits.Str(mandatory=True, desc="label; nobody of the training data is taken")
     dataset = traits.Str(mandatory=True, desc="name of the dataset")
+    gains = File(exists=True, desc="gains for a site the model was not trained on")
 
 
 class HarmoniseOutputSpec(TraitedSpec):
@@ -56,6 +59,7 @@ class Harmonise(SimpleInterface):
             site=self.inputs.site,
             participant=self.inputs.participant,
             dataset=self.inputs.dataset,
+            adapted=load_gains(Path(self.inputs.gains)) if isdefined(self.inputs.gains) else None,
         )
         volume = np.zeros(samples.shape, np.float32)
         volume[mask] = scan.values
@@ -75,6 +79,7 @@ class PredictInputSpec(BaseInterfaceInputSpec):
     mask = File(exists=True, mandatory=True, desc="brain in template space")
     confounds = File(exists=True, mandatory=True, desc="motion per volume")
     site = traits.Str(mandatory=True, desc="as the training data name it")
+    adaptation = traits.Str("", usedefault=True, desc="what gains for a new site rest on")
 
 
 class PredictOutputSpec(TraitedSpec):
@@ -103,6 +108,7 @@ class Predict(SimpleInterface):
             mask,
             site=self.inputs.site,
             motion=float(displacement.mean()),
+            adaptation=self.inputs.adaptation,
         )
         write_prediction(folder / "prediction.tsv", prediction)
         self._results["table"] = str(folder / "prediction.tsv")

@@ -26,7 +26,8 @@ Features are (volumes, channels, x, y, z); a volume is one gradient direction of
 from __future__ import annotations
 
 import math
-from itertools import islice
+from itertools import accumulate, islice
+from operator import mul
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -285,6 +286,22 @@ class CKN(nn.Module):
     def stride(self) -> int:
         """Input voxels per output voxel along one axis."""
         return math.prod(self.strides)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Input voxels per voxel of each layer's output, along one axis."""
+        return tuple(accumulate(self.strides, mul))
+
+    @property
+    def reach(self) -> int:
+        """Input voxels on each side of an output voxel that it depends on.
+
+        A patch reaches size // 2 voxels of the layer's input, the pooling s more, if s > 1.
+        """
+        sizes = [cast("CKNLayer", layer).size // 2 for layer in self.layers]
+        pooled = [stride if stride > 1 else 0 for stride in self.strides]
+        before = (1, *self.levels[:-1])
+        return sum((a + b) * n for a, b, n in zip(sizes, pooled, before, strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the network on all volumes at once.

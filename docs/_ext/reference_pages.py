@@ -22,6 +22,7 @@ from bids_gevnet.cli.docker import build_wrapper_parser
 from bids_gevnet.cli.parser import build_parser
 from bids_gevnet.cli.phantom import build_parser as phantom_parser
 from bids_gevnet.facts.json_form import Facts
+from bids_gevnet.facts.saliency import SaliencyFacts
 from bids_gevnet.facts.scan import ScanFacts
 from bids_gevnet.layout import OutputLayout
 from bids_gevnet.learn.models.files import ModelCard
@@ -68,6 +69,22 @@ _OPTIONS_INTRODUCTION = """
 `files` has a sha256 for each of `model.safetensors`, `harmonisation.npz` and `MODEL_CARD.md` that
 is there; `format` is the name and version of this form. `options` says how the model was trained:
 """
+_SALIENCY_INTRODUCTION = """\
+# saliency.json
+
+For whoever reads what a network's predictions rest on. `models/<task>[/<network>]` holds, beside
+the models of the folds,
+
+| file | holds |
+| --- | --- |
+| `saliency.nii.gz` | z of every voxel: how far its contributions go with the true class |
+| `saliency_p.nii.gz` | p of z, one-sided and corrected over voxels; 1 outside the brain |
+| `sensitivity.nii.gz` | mean gradient, 1 its root mean square: anatomy, not diagnosis |
+| `saliency_regions.tsv` | the rows of `regions` below, one per region of the atlas |
+| `saliency.json` | everything else; this page is made from the classes that write it |
+
+A key whose value is not known is left out.
+"""
 _FILES_INTRODUCTION = """\
 # Files of a run
 
@@ -103,6 +120,7 @@ def write_reference_pages(folder: Path) -> None:
         ("command_line.md", command_line_page()),
         ("facts.md", facts_page()),
         ("model_card.md", model_card_page()),
+        ("saliency.md", saliency_page()),
         ("files.md", files_page()),
         ("networks.md", networks_page()),
         ("references.md", references_page()),
@@ -143,11 +161,18 @@ def _term(action: argparse.Action) -> str:
 
 
 def facts_page() -> str:
-    """List every key of a scan's facts, nested ones with a dot."""
-    lines = [
-        _FACTS_INTRODUCTION,
-    ]
-    for kind in _fact_classes(ScanFacts):
+    """List every key of a scan's facts."""
+    return _page_of_facts(_FACTS_INTRODUCTION, ScanFacts)
+
+
+def saliency_page() -> str:
+    """List every key of saliency.json."""
+    return _page_of_facts(_SALIENCY_INTRODUCTION, SaliencyFacts)
+
+
+def _page_of_facts(introduction: str, outermost: type) -> str:
+    lines = [introduction]
+    for kind in _fact_classes(outermost):
         lines += [f"## {kind.__name__}", "", ClassDoc(kind)["Summary"][0], ""]
         lines += ["| key | holds |", "| --- | --- |"]
         lines += [f"| `{name}` | {text} |" for name, text in described_fields(kind)]

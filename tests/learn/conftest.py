@@ -326,7 +326,7 @@ def _train_here() -> Callable[..., TrainingProgress]:
     return train_here
 
 
-@pytest.fixture(name="make_jobs")
+@pytest.fixture(name="make_jobs", scope="session")
 def _make_jobs() -> Callable[..., list[TrainJob]]:
     return make_jobs_of_study
 
@@ -343,7 +343,7 @@ def _run_study() -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def study_class() -> Callable[..., Study]:
-    def make(root: Path, *, per_class: int, classes: Sequence[str]) -> Study:
-        return Study(root, make_people(per_class, classes, ("A", "B")), effect=0.8, seed=0)
+    def make(root: Path, *, per_class: int, classes: Sequence[str], effect: float = 0.8) -> Study:
+        return Study(root, make_people(per_class, classes, ("A", "B")), effect=effect, seed=0)
 
     return make

@@ -265,18 +265,23 @@ def write_scan_table(
     return "".join("\t".join(line) + "\n" for line in lines)
 
 
-def _choose_images(
-    output_dir: Path, bids_dir: Path, listed: set[str], settings: SelectionSettings | None
-) -> tuple[list[Path], list[LeftOut]]:
-    """Images of those who take part, all in one space, and everybody else."""
+def find_samples(output_dir: Path) -> list[Path]:
+    """Find the samples on the sphere of all scans that the participant level wrote."""
     images = [
         *output_dir.glob(f"sub-*/dwi/*{SAMPLES_ENDING}"),
         *output_dir.glob(f"sub-*/ses-*/dwi/*{SAMPLES_ENDING}"),
     ]
+    return [path for path in images if "sub" in split_name(path)[0]]
+
+
+def _choose_images(
+    output_dir: Path, bids_dir: Path, listed: set[str], settings: SelectionSettings | None
+) -> tuple[list[Path], list[LeftOut]]:
+    """Images of those who take part, all in one space, and everybody else."""
+    images = find_samples(output_dir)
     entities = [split_name(path)[0] for path in images]
-    images = [path for path, named in zip(images, entities, strict=True) if "sub" in named]
     scanned = find_scanned(bids_dir)
-    present = listed | set(scanned) | {named["sub"] for named in entities if "sub" in named}
+    present = listed | set(scanned) | {named["sub"] for named in entities}
     selection = read_selection(settings or SelectionSettings(), present)
     sessions = {named["ses"] for named in entities if "ses" in named}
     sessions |= {label for labels in scanned.values() for label in labels if label is not None}

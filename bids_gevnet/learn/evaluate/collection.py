@@ -29,10 +29,11 @@ from bids_gevnet.learn.evaluate.baselines import (
 )
 from bids_gevnet.learn.evaluate.confound_warnings import Fact, merge_facts
 from bids_gevnet.learn.evaluate.predictions_table import TaskResult, calibrate, write_predictions
+from bids_gevnet.learn.evaluate.scoring import ADAPTED
 from bids_gevnet.learn.evaluate.voxel_maps import read_voxel_maps
 from bids_gevnet.learn.evaluate.voxelwise import predict_from_maps
 from bids_gevnet.learn.models.files import read_card, write_card
-from bids_gevnet.learn.train.outputs import read_held_out
+from bids_gevnet.learn.train.outputs import read_adaptation, read_held_out
 from bids_gevnet.learn.train.progress import track
 
 if TYPE_CHECKING:
@@ -135,6 +136,17 @@ def collect_predictions(
             *merge_facts(facts, len(study.plan.tasks)),
         ],
     }
+    adapted = [
+        {
+            "task": job.task,
+            "site": job.held_out_site,
+            "what": read_adaptation(Path(job.model_dir)),
+        }
+        for job in study.jobs
+        if job.tests_adapted
+    ]
+    if adapted:
+        about["adapted"] = adapted
     return Collected(results=tuple(results), models=tuple(models), about=about)
 
 
@@ -210,10 +222,24 @@ def _network_results(
             for scan, values in read_held_out(Path(job.model_dir)).items()
         )
         scores = _held_out(task, ("network", network, scheme), rows, entries)
-        if not task.is_regression:
-            probabilities, temperature = calibrate(scores.outputs, scores.truth, scores.folds)
-            scores = dataclasses.replace(scores, outputs=probabilities, temperature=temperature)
-        yield scores
+        yield _calibrated(task, scores)
+    adapted = sorted(
+        (scan, job.fold, _outputs(job, values))
+        for job in jobs
+        if job.tests_adapted
+        for scan, values in read_held_out(Path(job.model_dir), adapted=True).items()
+    )
+    if adapted:
+        scores = _held_out(task, ("network", network, ADAPTED), rows, adapted)
+        yield dataclasses.replace(_calibrated(task, scores), temperature=None)
+
+
+def _calibrated(task: Task, scores: TaskResult) -> TaskResult:
+    """Turn scores of classes into probabilities; numbers stay numbers."""
+    if task.is_regression:
+        return scores
+    probabilities, temperature = calibrate(scores.outputs, scores.truth, scores.folds)
+    return dataclasses.replace(scores, outputs=probabilities, temperature=temperature)
 
 
 def _outputs(job: TrainJob, scores: list[float]) -> list[float]:

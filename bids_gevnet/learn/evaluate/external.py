@@ -1,10 +1,10 @@
-"""A finished model on a labelled dataset it was not trained on; nothing is fitted.
+"""A finished model on a labelled dataset it was not trained on; nothing is fitted to labels.
 
-Scans are harmonised with the model's own gains where it knows their site, and are left as they
-are elsewhere. Scores become probabilities with the model's own temperature, or a number by its own
-mean and standard deviation. Whoever was in the
-training data, by name or by the content of the scan, is left out, and so is whoever has a label
-that the model does not know.
+Scans are harmonised with the model's own gains where it knows their site. Elsewhere they are left
+as they are, or with ``--adapt`` brought to the training data without looking at labels. Scores
+become probabilities with the model's own temperature, or a number by its own mean and standard
+deviation. Whoever was in the training data, by name or by the content of the scan, is left out,
+and so is whoever has a label that the model does not know.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bids_gevnet.learn.cohort.members import Cohort, write_cohort
 from bids_gevnet.learn.cohort.store import StoredScan
 from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
 from bids_gevnet.learn.evaluate.predictions_table import TaskResult, write_predictions
+from bids_gevnet.learn.models.adaptation import adapt_sites, without_labels
 from bids_gevnet.learn.models.calibration import softmax
 from bids_gevnet.learn.models.files import load_model
 from bids_gevnet.learn.models.newcomers import SEEN, check_fit, leave_out, leave_out_seen
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from bids_gevnet.layout import OutputLayout
     from bids_gevnet.learn.cohort.scan_rows import ScanRow
+    from bids_gevnet.learn.models.adaptation import AdaptedSites
     from bids_gevnet.learn.models.files import Model, ModelCard
     from bids_gevnet.learn.train.distributed import Processes
 
@@ -73,6 +75,8 @@ def score_cohort(
     model_dir: Path,
     output: OutputLayout,
     processes: Processes,
+    *,
+    adapt: bool = False,
 ) -> dict[str, Any]:
     """Write the tables of cohort and predictions of a finished model.
 
@@ -86,6 +90,9 @@ def score_cohort(
     output : OutputLayout
     processes : Processes
         This process and its device.
+    adapt : bool
+        Whether to harmonise sites the model was not trained on, from these scans without their
+        labels.
 
     Returns
     -------
@@ -102,7 +109,9 @@ def score_cohort(
     )
     (_require_people if model.card.is_regression else _require_labels)(scored, model.card)
     refuse_copies(scored.rows, [place[row.scan] for row in scored.rows])
-    reader = ScanReader([_scan(row, place[row.scan], model.card) for row in scored.rows], model[2])
+    scans = [_scan(row, place[row.scan], model.card) for row in scored.rows]
+    adapted = adapt_sites(model.gains, without_labels(scans)) if adapt else None
+    reader = ScanReader(scans, model.gains if adapted is None else adapted.gains)
     model.network.to(processes.device)
     fit_one_scan_(model.network, model.card.shape, model.card.nside)
     precision = partial(autocast, "float32", processes.device)
@@ -122,7 +131,8 @@ def score_cohort(
     )
     write_cohort(output.cohort_table, scored, {})
     write_predictions(output.predictions_table, [result])
-    return _about(scored, model, model_dir, _unusual(model.card, reader, scored.rows))
+    unusual = _unusual(model.card, reader, scored.rows)
+    return _about(scored, model, model_dir, unusual, adapted)
 
 
 def _scan(row: ScanRow, folder: Path, card: ModelCard) -> JobScan:
@@ -149,13 +159,20 @@ def _unusual(card: ModelCard, reader: ScanReader, rows: Sequence[ScanRow]) -> li
 
 
 def _about(
-    cohort: Cohort, model: Model, model_dir: Path, unusual: Sequence[str]
+    cohort: Cohort,
+    model: Model,
+    model_dir: Path,
+    unusual: Sequence[str],
+    adapted: AdaptedSites | None,
 ) -> dict[str, Any]:
     card = model.card
-    sites, gains = {row.site for row in cohort.rows}, model.gains
+    sites, gains = {row.site for row in cohort.rows}, adapted.gains if adapted else model.gains
     known = {site for site in sites if gains is not None and gains.corrects(site)}
     apart = sorted(sites - known)
     warnings = list(cohort.warnings)
+    if adapted is not None:
+        warnings += [each.sentence for each in adapted.adaptations]
+        warnings += adapted.refusals
     if card.harmonised and apart:
         people = {row.participant for row in cohort.rows if row.site in apart}
         warnings.append(
@@ -190,6 +207,7 @@ def _about(
             "sites": list(card.sites),
             "harmonised": card.harmonised,
             "harmonised_sites": sorted(known),
+            "adapted": [dataclasses.asdict(a) for a in adapted.adaptations] if adapted else [],
             "temperature": card.temperature,
             "unusual": list(unusual),
         },

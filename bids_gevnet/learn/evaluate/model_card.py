@@ -41,6 +41,7 @@ _MEASURES = {
 _SCHEMES = {
     "folds": "People left out of training",
     "leave-site-out": "Sites left out of training",
+    "leave-site-out-adapted": "The same, harmonised from their unlabelled scans",
 }
 
 
@@ -112,6 +113,10 @@ def _data(card: ModelCard, task: Mapping[str, Any]) -> Iterator[str]:
         if card.harmonised
         else "- Sites were not harmonised."
     )
+    part = card.options.get("voxels_per_step")
+    if isinstance(part, int | float) and part != 1:
+        size = f"{100 * part:g} %" if part < 1 else f"{part:g} voxels"
+        yield f"- A training step saw about {size} of each brain; predictions use all of it."
 
 
 def _figures(card: ModelCard, task: Mapping[str, Any]) -> Iterator[str]:

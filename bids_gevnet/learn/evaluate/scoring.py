@@ -39,7 +39,9 @@ from bids_gevnet.learn.evaluate.yardsticks import (
 from bids_gevnet.nn.registry import networks, scan_networks
 
 FORMAT = "bids_gevnet group metrics 3"
-SCHEMES = ("folds", "leave-site-out", EXTERNAL)
+ADAPTED = "leave-site-out-adapted"
+"""Left-out sites, each harmonised from its unlabelled scans."""
+SCHEMES = ("folds", "leave-site-out", ADAPTED, EXTERNAL)
 CHANCE = "prob_"
 """Before the name of a class: column of group_predictions.tsv with its probability."""
 
@@ -317,7 +319,7 @@ def evaluate(held_out: Predicted, settings: _Settings, scheme: str) -> dict[str,
     folds: list[dict[str, Any]] = []
     for fold in np.unique(held_out.folds):
         part = held_out.part(held_out.folds == fold)
-        site = str(part.sites[0]) if scheme == "leave-site-out" else None
+        site = str(part.sites[0]) if scheme in ("leave-site-out", ADAPTED) else None
         folds.append({"fold": int(fold), "site": site} | settings.measure(part))
     sites: list[dict[str, Any]] = []
     for site in np.unique(held_out.sites):

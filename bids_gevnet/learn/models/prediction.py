@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.learn.models.files import ModelCard
 
 _GRID_TOLERANCE_MM = 0.05
@@ -163,12 +164,17 @@ def harmonise_scan(
     site: str,
     participant: str,
     dataset: str = "",
+    adapted: RishGains | None = None,
 ) -> HarmonisedScan:
     """Scale a scan with the gains of its site, after checking that the model may see it.
 
-    Parameters are those of `predict`.
+    Parameters are those of `predict`, and
+
+    adapted : RishGains, optional
+        The model's gains with those of sites it was not trained on.
     """
     card, gains = model[1:] if isinstance(model, Model) else load_harmonisation(model)
+    gains = gains if adapted is None else adapted
     _check_grid(card, samples, mask, affine)
     brain = to_half(samples[mask])
     _refuse_training(card, participant, dataset, fingerprint(brain, mask))
@@ -184,6 +190,7 @@ def classify(
     *,
     site: str,
     motion: float | None = None,
+    adaptation: str = "",
 ) -> Prediction:
     """Give the probabilities, or the number, of a harmonised scan.
 
@@ -199,12 +206,17 @@ def classify(
         As the model's training data name it.
     motion : float, optional
         Mean framewise displacement in mm.
+    adaptation : str
+        How the scan's site, which the model was not trained on, was harmonised.
     """
     network, card, _ = model if isinstance(model, Model) else load_model(model)
     volume, voxels = to_volume(values, mask)
     with torch.no_grad():
         scores = network(volume[None], voxels[None])[0].double().numpy()
-    warnings = out_of_range(card, site=site, motion=motion, values=values)
+    warnings = (
+        *([adaptation] if adaptation else []),
+        *out_of_range(card, site=None if adaptation else site, motion=motion, values=values),
+    )
     if card.is_regression:
         number = card.number(float(scores[0]))
         return Prediction(

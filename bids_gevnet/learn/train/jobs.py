@@ -47,6 +47,8 @@ class TrainOptions:
         Samples per step, over all processes.
     accumulate : int
         Parts a process computes its share of a batch in, one after the other.
+    voxels_per_step : float or "all"
+        Part of each brain that a step sees: a fraction, or a number of voxels above 1.
     learning_rate : float
         At the first step.
     final_rate : float
@@ -61,6 +63,9 @@ class TrainOptions:
         Whether to harmonise where there are several sites.
     reference_site : str or None
         Site that harmonisation brings the others to; None for the mean over sites.
+    adapt : bool
+        Whether people of a left-out site are also tested with their site adapted to from their
+        unlabelled scans; changes no model.
     held_out_curve : bool
         Whether to score the test participants after every epoch, for the learning curve only.
     """
@@ -71,6 +76,7 @@ class TrainOptions:
     samples_per_class: int = _LEARNING.samples_per_class
     batch_size: int = _LEARNING.batch_size
     accumulate: int = 1
+    voxels_per_step: float | str = _LEARNING.voxels_per_step
     learning_rate: float = _LEARNING.learning_rate
     final_rate: float = 0.1
     weight_decay: float = 1e-5
@@ -78,6 +84,7 @@ class TrainOptions:
     precision: str = _LEARNING.precision
     harmonise: bool = _LEARNING.harmonisation == "rish"
     reference_site: str | None = _LEARNING.reference_site
+    adapt: bool = _LEARNING.adapt
     held_out_curve: bool = True
 
     @classmethod
@@ -155,7 +162,8 @@ def kept_apart(
     }
     if all(scan.value is None for scan in scans):
         return [labels[scan.label] for scan in scans], covariates
-    return None, {labels[0]: [scan.value for scan in scans]} | covariates
+    numbers: list[float | str | None] = [scan.value for scan in scans]
+    return None, {labels[0]: numbers} | covariates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -242,11 +250,17 @@ class TrainJob:
         return max(1, len(self.b_values))
 
     @property
+    def tests_adapted(self) -> bool:
+        """Whether test scans are also scored with gains for their site."""
+        return self.options.adapt and self.options.harmonise and self.held_out_site is not None
+
+    @property
     def digest(self) -> str:
         """Hash of all that decides the result."""
         content = dataclasses.asdict(self)
         for place in ("model_dir", "work_dir", "init_dir", "name"):
             del content[place]
+        del content["options"]["adapt"]
         for scan in (*content["training"], *content["testing"]):
             # The folder is named by content; where the store lies does not matter.
             scan["folder"] = Path(scan["folder"]).name

@@ -14,6 +14,7 @@ from bids_gevnet.facts import ScanFacts
 from bids_gevnet.learn.cohort.number_checks import choose_kind
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
+from bids_gevnet.learn.evaluate.significance import PERMUTATIONS
 from bids_gevnet.learn.models.files import read_card
 from bids_gevnet.nn.registry import ALL, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
@@ -42,6 +43,7 @@ class GroupFacts:
     covariates: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
     leave_site_out: bool = False
+    adapted: bool = False
     intervals: frozenset[str] = frozenset()
     resamples: int | None = None
     permutations: int | None = None
@@ -84,6 +86,7 @@ def facts_of_run(study: StudyFiles) -> GroupFacts:
             str(entry.get("title", "")) for entry in map(as_map, as_list(metrics.get("baselines")))
         ),
         leave_site_out="leave-site-out" in schemes,
+        adapted="leave-site-out-adapted" in schemes,
         intervals=frozenset(_interval_methods(metrics.get("tasks"))),
         resamples=_count(metrics.get("resamples")),
         permutations=_count(metrics.get("permutations")),
@@ -141,6 +144,7 @@ def planned_facts(
             if not baseline.needs_several and name not in of_person
         ),
         leave_site_out=learning.leave_site_out is True,
+        adapted=learning.adapt and learning.leave_site_out is True,
         intervals=_planned_intervals(number=kind == REGRESSION),
         saliency=True,
         number=kind == REGRESSION,
@@ -242,12 +246,22 @@ def _cohort(facts: GroupFacts) -> Iterable[str]:
             f"A finished model ({facts.external.get('network')}, trained on "
             f"{facts.external.get('training_participants')} participants of "
             f"{facts.external.get('trained_on') or 'another dataset'}) was applied as it is: "
-            "nothing was fitted to these participants, and whoever was in its training data was "
-            "left out."
+            f"nothing was fitted to {'the labels of ' * bool(facts.external.get('adapted'))}these "
+            "participants, and whoever was in its training data was left out."
         )
         yield from _external_harmonisation(facts.external)
     if facts.leave_site_out:
         yield "In addition, models were trained without a site and tested on it."
+    if facts.adapted:
+        yield f"They were tested once more with the site adapted to: {_ADAPTED}"
+
+
+_ADAPTED = (
+    "its gains were estimated from its unlabelled scans, as the difference of their mean "
+    "logarithmic RISH features, given covariates, from those of the harmonised training scans, "
+    "shrunk by its standard error. Where the mix of diagnoses differs from the training data's, "
+    "this removes a part of the difference between diagnoses as well."
+)
 
 
 def _number_cohort(facts: GroupFacts, people: str) -> str:
@@ -262,8 +276,18 @@ def _number_cohort(facts: GroupFacts, people: str) -> str:
 
 
 def _external_harmonisation(model: Mapping[str, Any]) -> Iterable[str]:
+    adapted = [as_map(entry) for entry in as_list(model.get("adapted"))]
+    for entry in adapted:
+        yield (
+            f"Site {entry.get('site')}, unknown to the model, was adapted to with "
+            f"{entry.get('people')} people: {_ADAPTED}"
+        )
     if model.get("harmonised") is True:
-        sites = ", ".join(map(str, as_list(model.get("harmonised_sites"))))
+        own = {str(entry.get("site")) for entry in adapted}
+        names = [str(site) for site in as_list(model.get("harmonised_sites"))]
+        if own and own >= set(names):
+            return
+        sites = ", ".join(name for name in names if name not in own)
         yield (
             f"Scans of {sites} were harmonised with the gains of the model; others were taken as "
             "they are."
@@ -319,6 +343,7 @@ def _training(facts: GroupFacts) -> Iterable[str]:
                 "[@mixup] of scans of the same class."
             )
         )
+        yield from _part_of_brain(options)
     if known and {"learning_rate", "final_rate", "weight_decay", "batch_size"} <= set(options):
         rate, last = options["learning_rate"], options["final_rate"]
         if isinstance(rate, int | float) and isinstance(last, int | float):
@@ -349,6 +374,20 @@ def _loss(facts: GroupFacts) -> str:
         f"The mean squared error of {facts.target}, standardised by the training scans of the "
         "fold,"
     )
+
+
+def _part_of_brain(options: Mapping[str, Any]) -> Iterable[str]:
+    """Say how much of each brain a training step saw, if not all of it."""
+    part = options.get("voxels_per_step")
+    if isinstance(part, int | float) and part != 1:
+        size = f"{100 * part:g} %" if part < 1 else f"{part:g} voxels"
+        yield (
+            f"Each training sample showed about {size} of the brain, in blocks drawn anew for "
+            "every sample that took all regions in turn, with the margin the network's filters "
+            "need (brains of few voxels were cut into fewer blocks, or shown whole); statistics "
+            "of the normalisations [@renorm] and mean features were estimated for the whole "
+            "brain, and every prediction was made from whole scans."
+        )
 
 
 def _protocol(options: Mapping[str, Any]) -> Iterable[str]:
@@ -440,14 +479,15 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
         )
 
 
-_SCORE = "class's score"
-
-
 def _explanation(facts: GroupFacts) -> Iterable[str]:
     if facts.saliency:
         yield (
-            f"Gradients of the predicted {'number' if facts.number else _SCORE} [@saliency] of "
-            "held-out scans, by the "
-            f"network trained without them, were averaged over at most {MAX_SCANS} scans a task "
-            "and drawn with Nilearn [@nilearn]."
+            "What predictions rest on was mapped by integrated gradients [@integrated] of the "
+            f"scores of at most {MAX_SCANS} held-out scans a task, by the network trained without "
+            "them and against the mean training scan. The contributions of voxels, of regions and "
+            "of directions by their angle to the local fibre were tested by exchanging labels "
+            f"among held-out people within fold and site ({PERMUTATIONS} times), with the largest "
+            "statistic correcting for their number [@maxt] and distances from chance divided "
+            "by the root of two, as above; only what is significant at 5 % is drawn, with Nilearn "
+            "[@nilearn]. Maps were compared with those of untrained networks [@sanity]."
         )

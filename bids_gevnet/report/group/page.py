@@ -54,7 +54,12 @@ from bids_gevnet.report.group.results import (
     TaskResult,
     read_results,
 )
-from bids_gevnet.report.group.saliency import SaliencyView, read_saliency
+from bids_gevnet.report.group.saliency import (
+    Agreement,
+    SaliencyView,
+    compare_maps,
+    read_saliency,
+)
 from bids_gevnet.report.group.study_files import StudyFiles, read_study
 from bids_gevnet.report.methods_text import Methods, to_markdown
 from bids_gevnet.report.page import render_page
@@ -221,18 +226,33 @@ def _titles(study: StudyFiles) -> dict[str, str]:
     return {task.task: task.title for task in read_results(study.metrics)}
 
 
-def _saliency(
-    study: StudyFiles, template: tuple[Volume, Volume] | None
-) -> list[tuple[str, SaliencyView]]:
+@dataclass(frozen=True)
+class SaliencySection:
+    """What every task's predictions rest on, and how alike the maps are."""
+
+    views: list[SaliencyView]
+    agreements: list[Agreement]
+
+
+def _saliency(study: StudyFiles, template: tuple[Volume, Volume] | None) -> SaliencySection:
     if template is None:
-        return []
-    titles = _titles(study)
+        return SaliencySection([], [])
+    results = {task.task: task for task in read_results(study.metrics)}
     views = []
-    for folder in dict.fromkeys(model.folder.parent for model in study.models):
-        view = read_saliency(folder / "saliency.json", *template)
+    for number, folder in enumerate(dict.fromkeys(m.folder.parent for m in study.models), 1):
+        path = folder / "saliency.json"
+        facts = read_json(path)
+        task = results.get(str(facts.get("task")))
+        view = read_saliency(
+            path,
+            *template,
+            title=task.title if task else str(facts.get("task", "")),
+            p=None if task is None else task.chance_p(str(facts.get("network"))),
+            name=f"saliency-{number}",
+        )
         if view is not None:
-            views.append((titles.get(view.task, view.task), view))
-    return views
+            views.append((view, folder))
+    return SaliencySection([view for view, _ in views], compare_maps(views))
 
 
 def _learning(study: StudyFiles) -> list[tuple[str, Markup]]:

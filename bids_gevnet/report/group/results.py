@@ -6,7 +6,7 @@ another type than expected counts as missing.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bids_gevnet.learn.cohort.tasks import REGRESSION
@@ -33,6 +33,7 @@ MEASURES: Mapping[str, tuple[str, str]] = {
 """Measures in the order in which they are shown: name and meaning."""
 
 FOLDS, SITES_OUT = "folds", "leave-site-out"
+ADAPTED = "leave-site-out-adapted"
 
 ENOUGH_TO_CALIBRATE = 100
 """Participants from which a calibration curve shows more than noise."""
@@ -88,6 +89,20 @@ def read_value(raw: Any) -> Value:
     if isinstance(raw, Mapping):
         return Value(*(as_number(raw.get(key)) for key in ("value", "low", "high")))
     return Value(as_number(raw))
+
+
+def round_up(end: float) -> float:
+    """Round the end of a scale up to two digits; 1 for none.
+
+    Examples
+    --------
+    >>> round_up(18.65), round_up(0.0321), round_up(0.0)
+    (19.0, 0.033, 1.0)
+    """
+    if end <= 0:
+        return 1.0
+    step = 10.0 ** (math.floor(math.log10(end)) - 1)
+    return float(f"{math.ceil(end / step - 1e-9) * step:.2g}")
 
 
 @dataclass(frozen=True)
@@ -265,6 +280,7 @@ class ModelResult:
     about: str
     folds: Evaluation | None
     sites_out: Evaluation | None
+    adapted: Evaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -286,6 +302,8 @@ class TaskResult:
         Of the number, if it is known.
     not_left_out : list of (str, str)
         Sites that no model was trained without, and why.
+    adaptations : list of str
+        How left-out sites were harmonised from their unlabelled scans, with ``--adapt``.
     """
 
     key: str
@@ -300,6 +318,7 @@ class TaskResult:
     comparisons: list[Bar] = field(default_factory=list)
     network_pairs: list[tuple[Bar, str]] = field(default_factory=list)
     not_left_out: list[tuple[str, str]] = field(default_factory=list)
+    adaptations: list[str] = field(default_factory=list)
     is_regression: bool = False
     unit: str = ""
 
@@ -316,14 +335,14 @@ class TaskResult:
     @property
     def reach(self) -> float:
         """How far differences to simple models go from 0, at least a little."""
-        return max([bar.value.reach for bar in self.comparisons], default=0.0) or 1.0
+        return round_up(max([bar.value.reach for bar in self.comparisons], default=0.0))
 
     @property
     def error_reach(self) -> float:
         """How far mean absolute errors of the main network go, over folds and sites."""
         shown = [e for e in (self.main.folds, self.main.sites_out) if e] if self.main else []
         parts = [part for e in shown for part in (*e.folds, *e.sites)]
-        return max((read_value(part.get("mae")).reach for part in parts), default=0.0) or 1.0
+        return round_up(max((read_value(part.get("mae")).reach for part in parts), default=0.0))
 
     @property
     def networks(self) -> list[ModelResult]:
@@ -335,6 +354,13 @@ class TaskResult:
         """The network that is shown in full: the paper's, or the first."""
         preferred = [m for m in self.networks if m.model == DEFAULT_NETWORK]
         return next(iter(preferred or self.networks), None)
+
+    def chance_p(self, network: str) -> float | None:
+        """Permutation test of a network on the folds; None where there is none."""
+        evaluation = next((m.folds for m in self.networks if m.model == network), None)
+        if evaluation is None:
+            return None
+        return as_number(as_map(evaluation.permutation.get("balanced_accuracy")).get("p"))
 
     def beside(self, measure: str) -> list[Bar]:
         """Give a bar for every model, networks first."""
@@ -352,8 +378,17 @@ def read_results(metrics: JsonObject) -> list[TaskResult]:
         for entry in map(as_map, as_list(metrics.get("baselines")))
     }
     reasons = [as_map(entry) for entry in as_list(metrics.get("leave_site_out"))]
+    adapted = [as_map(entry) for entry in as_list(metrics.get("adapted"))]
     return [
-        _read_task(number, as_map(raw), about, reasons)
+        replace(
+            _read_task(number, as_map(raw), about, reasons),
+            adaptations=[
+                text
+                for entry in adapted
+                if entry.get("task") == as_map(raw).get("task")
+                and (text := _text(entry.get("what")))
+            ],
+        )
         for number, raw in enumerate(as_list(metrics.get("tasks")), 1)
         if as_map(raw)
     ]
@@ -373,6 +408,7 @@ def _read_task(
                 about=about.get(str(entry.get("model")), ""),
                 folds=read_evaluation(schemes.get(FOLDS) or schemes.get(EXTERNAL)),
                 sites_out=read_evaluation(schemes.get(SITES_OUT)),
+                adapted=read_evaluation(schemes.get(ADAPTED)),
             )
         )
     result = TaskResult(

@@ -314,7 +314,7 @@ def test_unknown_site_column(make_study: Any) -> None:
 
 
 def test_continuous_target_is_no_class(make_study: Any) -> None:
-    with pytest.raises(InputError, match="column age.*--task regression"):
+    with pytest.raises(InputError, match=r"column age.*--task regression"):
         read(make_study(per_class=12), target="age", folds=2, task="classification")
 
 

@@ -174,7 +174,7 @@ def test_free_memory_decides_where_there_is_a_gpu(elsewhere: TrainJob) -> None:
     job = replace(elsewhere, options=replace(elsewhere.options, batch_size=10**5))
     trainer = Trainer(elsewhere, None, Processes())
     on_cpu, on_gpu = (
-        choose_pieces(job, trainer.compound, trainer.reader, 10**5, free)
+        choose_pieces(job, trainer.compound, trainer.reader.largest, 10**5, free=free)
         for free in (None, 80 * 10**9)
     )
     assert on_cpu.sphere_voxels == Pieces().sphere_voxels

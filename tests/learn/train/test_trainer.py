@@ -146,7 +146,7 @@ def test_head_starts_with_standardised_inputs(trained: TrainJob) -> None:
     job = replace(trained, work_dir=trained.work_dir + "-head")
     trainer = Trainer(job, None, Processes())
     before = torch.tensor(trainer.score(job.training)).std(0)
-    trainer.standardise_head()
+    trainer.start()
     layer: Any = trainer.network.get_submodule("head.0")
     features = torch.tensor(trainer._features(job.training))
     start = torch.nn.Linear(8, 50)  # what the layer's weights were drawn for
