@@ -1,9 +1,10 @@
 """Batches that are made on a GPU: the host reads, the device does all arithmetic.
 
 Per scan the host copies what the store holds, brain voxels in half precision with their places
-(42 MB at the paper's size), from the disk into pinned memory; the device copies that, and turns it
+(41 MB at the paper's size), from the disk into pinned memory; the device copies that, and turns it
 into numbers of float32, harmonises, mixes, and puts voxels back on the grid. `batches` does the
-same on the host: 206 MB of float32 a scan, and over a second for one that is mixed and harmonised.
+same on the host: 216 MB of float32 a scan and 15 times the processor time, for one that is mixed
+and harmonised (benchmarks/gpu_plan.md).
 
 Several workers read ahead, since one cannot keep a GPU busy; they hold a batch each.
 """
