@@ -29,6 +29,7 @@ Masking = Literal["auto", "bet", "otsu"]
 Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Classes = Literal["pairs", "all"]
+TaskKind = Literal["auto", "classification", "regression"]
 Protocol = Literal["default", "paper"]
 ShellChoice = tuple[float, ...] | Literal["all"] | None
 """b-values in s/mm² of the shells on the sphere, all that a scan has, or None: one near 1000."""
@@ -44,8 +45,14 @@ DEFAULT_NETWORK = "ckn2+gevnet"
 DEFAULT_STRIDES = (2, 1, 2, 1)
 """Pooling of the kernel network's four layers, as in the paper, unless the user gives another."""
 
-PAPER_TRAINING: Mapping[str, int | float] = types.MappingProxyType(
-    {"folds": 5, "epochs": 15, "samples_per_class": 400, "learning_rate": 1e-5}
+PAPER_TRAINING: Mapping[str, Any] = types.MappingProxyType(
+    {
+        "folds": 5,
+        "epochs": 15,
+        "samples_per_class": 400,
+        "learning_rate": 1e-5,
+        "voxels_per_step": "all",
+    }
 )
 """What the paper states of its training on scans and ``--protocol`` decides. Adam, weight decay
 and mixup are the same in both protocols; the paper gives neither batch size nor rate of decay."""
@@ -195,18 +202,22 @@ class LearningSettings:
     init_model: Path | None = None
     harmonisation: Harmonisation = "rish"
     target: str | None = None
+    task: TaskKind = "auto"
     site: str | None = None
     reference_site: str | None = None
+    adapt: bool = False
     covariates: tuple[str, ...] = ("age", "sex")
     classes: Classes = "pairs"
     network: str = DEFAULT_NETWORK
     strides: tuple[int, ...] = DEFAULT_STRIDES
     folds: int = 5
     leave_site_out: bool | None = None
+    atlas: Path | None = None
     protocol: Protocol = "default"
     epochs: int = 50
     samples_per_class: int = 400
     batch_size: int = 8
+    voxels_per_step: float | Literal["all"] = "all"
     learning_rate: float = 1e-3
     devices: str = "auto"
     precision: Precision = "auto"
@@ -235,6 +246,12 @@ class LearningSettings:
             found=self.batch_size,
         )
         _require(
+            self.voxels_per_step == "all" or self.voxels_per_step > 0,
+            option="--voxels-per-step",
+            expected="a fraction of the brain up to 1, a number of voxels, or all",
+            found=self.voxels_per_step,
+        )
+        _require(
             0 < self.learning_rate <= 1,
             option="--learning-rate",
             expected="a number above 0 and at most 1",
@@ -243,6 +260,12 @@ class LearningSettings:
         _require(
             self.reference_site is None or self.harmonisation == "rish",
             option="--reference-site",
+            expected="--harmonisation rish",
+            found=self.harmonisation,
+        )
+        _require(
+            not self.adapt or self.harmonisation == "rish",
+            option="--adapt",
             expected="--harmonisation rish",
             found=self.harmonisation,
         )

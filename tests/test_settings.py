@@ -48,6 +48,7 @@ settings = st.builds(
         batch_size=st.integers(1, 64),
         strides=st.tuples(*[st.integers(1, 8)] * 4),
         learning_rate=st.floats(1e-9, 1),
+        voxels_per_step=st.just("all") | st.floats(1e-3, 1e6),
     ),
 )
 
@@ -88,6 +89,8 @@ def test_names_are_unique_across_sections():
         ("[learning]\nepochs = 0\n", "at least 1"),
         ("[learning]\nsamples_per_class = 0\n", "at least 1"),
         ("[learning]\nbatch_size = 0\n", "from 1 to 4096"),
+        ("[learning]\nvoxels_per_step = 0\n", "a fraction of the brain up to 1"),
+        ("[learning]\nvoxels_per_step = 'some'\n", "a number or one of all"),
         ("[learning]\nstrides = [2, 1]\n", "4 numbers from 1 to 8"),
         ("[learning]\nstrides = [2, 1, 0, 1]\n", "4 numbers from 1 to 8"),
         ("[learning]\nstrides = [2, 1, 1.5, 1]\n", "a whole number for strides"),

@@ -28,6 +28,7 @@ from bids_gevnet.settings import (
     Precision,
     Protocol,
     Settings,
+    TaskKind,
     Unring,
     absolute_derivatives,
     absolute_path,
@@ -508,7 +509,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--target",
         metavar="COLUMN",
-        help="column of participants.tsv to predict (default: diagnosis, else group)",
+        help="column of participants.tsv to predict, with classes or with a number such as an age "
+        "or a clinical score (default: diagnosis, else group; with --model, what it predicts)",
+    )
+    group.add_argument(
+        "--task",
+        choices=get_args(TaskKind),
+        help="tell classes apart, or predict a number (default: "
+        f"{_default('task')}: a column of numbers with more than ten different values, or with "
+        "more than five that fewer than three people share on average, is a number)",
     )
     group.add_argument(
         "--site", metavar="COLUMN", help="column with the site (default: from the scanner)"
@@ -517,6 +526,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         "--reference-site",
         metavar="NAME",
         help="site that harmonisation brings the others to (default: the mean of all sites)",
+    )
+    group.add_argument(
+        "--adapt",
+        action="store_true",
+        help="harmonise sites that a model was not trained on from their unlabelled scans, 3 "
+        "people or more of each. participant --model: from scans of the site that are already in "
+        "OUTPUT_DIR; group --model: from those that are scored; group: also tests every left-out "
+        "site adapted. Where a site's mix of diagnoses differs from the training data's, this "
+        "removes a part of the difference between diagnoses, too",
     )
     group.add_argument(
         "--covariates",
@@ -536,7 +554,22 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         help="also train without each site in turn and test on it (default: where at least two "
         "sites can be left out)",
     )
+    group.add_argument(
+        "--atlas",
+        type=Path,
+        metavar="FILE",
+        help="label image in template space whose regions saliency is tabulated by, with names in "
+        "a TSV beside it, columns index and name (default: lobes by planes in MNI space)",
+    )
     _add_training(group)
+
+
+def _part_of_brain(text: str) -> float | str:
+    """Read a fraction or a number of voxels; `settings` says what is wrong with other words."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
@@ -559,22 +592,22 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         choices=get_args(Protocol),
         help=f"paper: {PAPER_TRAINING['epochs']} epochs at {PAPER_TRAINING['learning_rate']:g}, "
         f"{PAPER_TRAINING['folds']} folds and {PAPER_TRAINING['samples_per_class']} samples per "
-        "class, as the paper has them; the default trains longer and at a higher rate, because "
-        "at the paper's rate the weights hardly move in the few thousand steps of a small study. "
-        "Options below win over either",
+        "class, whole brains, as the paper has them; the default trains longer and at a higher "
+        "rate, because at the paper's rate the weights hardly move in the few thousand steps of "
+        "a small study. Options below win over either",
     )
     group.add_argument(
         "--init-model",
         type=Path,
         metavar="DIR",
         help="folder of a trained model of the same network, grid and shells whose weights "
-        "training starts from; its classifier starts anew where the classes differ, and people "
-        "it was trained on are left out (default: random weights)",
+        "training starts from; its last layers start anew where classes or target differ, and "
+        "people it was trained on are left out (default: random weights)",
     )
     for option, kind, text in (
         ("folds", int, "parts to test in turn"),
         ("epochs", int, "times through the samples"),
-        ("samples-per-class", int, "mixup up to this many"),
+        ("samples-per-class", int, "mixup up to this many; twice as many for a number"),
         ("batch-size", int, "samples per step, over all processes"),
         ("learning-rate", float, "at the first step; it falls to a tenth"),
     ):
@@ -585,6 +618,16 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
             help=f"{text} (default: {_default(option.replace('-', '_'))})",
         )
     group.add_argument(
+        "--voxels-per-step",
+        type=_part_of_brain,
+        metavar="PART|N|all",
+        help="how much of each brain a training step sees, in blocks drawn anew for every sample: "
+        "a fraction up to 1, a number of voxels, or all. Fewer take less time for the same "
+        "answer, as every region comes in turn; validation, prediction and saliency always see "
+        "everything, and so does the training of networks of other packages "
+        f"(default: {_default('voxels_per_step')})",
+    )
+    group.add_argument(
         "--devices",
         metavar="auto|N|cpu:N",
         help=f"GPUs, or CPU processes (default: {_default('devices')})",
@@ -592,7 +635,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
-        help=f"(default: {_default('precision')}: bfloat16 on GPUs)",
+        help=f"(default: {_default('precision')}: float32 everywhere)",
     )
     group.add_argument(
         "--resume",

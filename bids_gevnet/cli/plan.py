@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.preprocessed.record import PreprocessedScan
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.cohort.members import Cohort
     from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.learn.train.planning import StudyPlan
+    from bids_gevnet.learn.train.torchrun import Devices
 
 
 def describe_participants(participants: Sequence[Participant], settings: Settings) -> str:
@@ -32,12 +34,15 @@ def describe_participants(participants: Sequence[Participant], settings: Setting
     return "\n".join(lines)
 
 
-def describe_study(cohort: "Cohort", plan: "StudyPlan", settings: Settings) -> str:
-    """Describe whom a group level run would study, and what it would train."""
+def describe_study(
+    cohort: "Cohort", plan: "StudyPlan", settings: Settings, devices: "Devices"
+) -> str:
+    """Describe whom a group level run would study, what it would train, and how long for."""
     lines = [
         *_describe_cohort(cohort),
         *_describe_tasks(cohort, plan),
         *_describe_effort(cohort, plan, settings),
+        *(f"  {line}" for line in describe_time(cohort, plan, settings, devices)),
         "with these settings:",
         *_indented(to_toml(settings)),
     ]
@@ -49,7 +54,8 @@ def describe_validation(cohort: "Cohort", card: "ModelCard", settings: Settings)
     unknown = sorted({row.site for row in cohort.rows} - set(card.sites))
     lines = [
         *_describe_cohort(cohort, verb="scored"),
-        f"model: {card.network}, {' v. '.join(card.labels)}",
+        f"model: {card.network}, {' v. '.join(card.labels)}"
+        + (" (a number)" if card.is_regression else ""),
         f"  trained on: {len(card.participants)} participants of "
         + (card.dataset or "a dataset without a name"),
     ]
@@ -63,12 +69,19 @@ def _describe_cohort(cohort: "Cohort", verb: str = "studied") -> list[str]:
     people = {row.participant: row for row in cohort.rows}
     sites = Counter(row.site for row in people.values())
     lines = [f"{len(people)} participants with {len(cohort.rows)} scans would be {verb}:"]
-    lines += [f"  {label}: {len(cohort.people(label))}" for label in cohort.labels]
+    if cohort.is_regression:
+        values = sorted(row.number for row in cohort.rows)
+        unit = f" ({cohort.unit})" if cohort.unit else ""
+        middle = f"median {median(values):g}"
+        lines.append(f"  {cohort.target}{unit}: {values[0]:g} to {values[-1]:g}, {middle}")
+    else:
+        lines += [f"  {label}: {len(cohort.people(label))}" for label in cohort.labels]
     if cohort.b_values:
         lines.append(f"shells: {name_shells(cohort.b_values)}")
     lines += ["sites:", *(f"  {site}: {count}" for site, count in sorted(sites.items()))]
     lines.append(f"left out: {len(cohort.left_out)}")
     lines += [f"  {line}" for line in name_left_out(cohort.left_out)]
+    lines += [f"note: {text}" for text in cohort.remarks]
     lines += [f"warning: {text}" for text in cohort.warnings]
     return [printable(line) for line in lines]
 
@@ -82,7 +95,8 @@ def _describe_tasks(cohort: "Cohort", plan: "StudyPlan") -> list[str]:
             for number in range(int(folds.max()) + 1)
         }
         sizes = ", ".join(str(len(members)) for members in people.values())
-        lines.append(f"  {task.title}: {len(people)} folds, of {sizes} participants")
+        kind = "predict the number, " if task.is_regression else ""
+        lines.append(f"  {task.title}: {kind}{len(people)} folds, of {sizes} participants")
         lines += [
             f"    site {split.site}: "
             + ("left out in turn" if split.reason is None else f"not left out: {split.reason}")
@@ -113,6 +127,48 @@ def _describe_effort(cohort: "Cohort", plan: "StudyPlan", settings: Settings) ->
         f"  disk in the work directory, about: {_size(effort.store_bytes)} for scans",
         f"  disk in OUTPUT_DIR, at most: {_size(effort.model_bytes)} for models",
     ]
+
+
+def describe_time(
+    cohort: "Cohort", plan: "StudyPlan", settings: Settings, devices: "Devices"
+) -> list[str]:
+    """Time a step on this machine, and say how long the models of a plan will train."""
+    from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
+    from bids_gevnet.learn.train.effort import plan_effort
+    from bids_gevnet.learn.train.pace import DAY_H, forecast
+
+    effort = plan_effort(cohort, plan, settings.learning)
+    expected = forecast(cohort, plan, effort, settings.learning, devices, explained=MAX_SCANS)
+    kind = "GPU" if devices.gpu else "CPU process"
+    count = f"{devices.processes} {kind}" + ("es" if not devices.gpu else "s") * (
+        devices.processes > 1
+    )
+    first = (
+        f"training takes about {_duration(expected.hours)} on this machine with these settings "
+        f"({count}, by a timed step)"
+    )
+    others = [f"{option} would make it {_duration(hours)}" for option, hours in expected.others]
+    lines = [first, *others]
+    if expected.hours > DAY_H:
+        lines.append(
+            "more than a day: change one of these, or train on a GPU or on several machines "
+            "(containers/slurm); --resume continues a training that was stopped"
+        )
+    return lines
+
+
+def _duration(hours: float) -> str:
+    """Write hours so that no more digits are given than are known.
+
+    >>> _duration(0.004), _duration(0.7), _duration(30.2), _duration(5200)
+    ('less than a minute', '42 minutes', '30 hours', '217 days')
+    """
+    minutes = round(60 * hours)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 90:
+        return "1 minute" if minutes == 1 else f"{minutes} minutes"
+    return f"{hours:.2g} hours" if hours < 100 else f"{hours / 24:.0f} days"
 
 
 def _size(count: float) -> str:

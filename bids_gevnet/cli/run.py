@@ -212,6 +212,10 @@ def _run_group(request: Request) -> int:
         from bids_gevnet.cli.quality import write_quality
 
         return write_quality(request)
+    if request.settings.learning.model is not None:
+        from bids_gevnet.cli.validation import with_target_of_model
+
+        request = with_target_of_model(request)
     table = read_participants(request.bids_dir)
     column = target_column(list(table.columns), request.settings.learning.target)
     if request.action == "boilerplate-only":
@@ -229,8 +233,8 @@ def _run_group(request: Request) -> int:
             scored, card = read_validation(request)
             print(describe_validation(scored, card, request.settings))
             return 0
-        cohort, plan, _ = read_study(request)
-        print(describe_study(cohort, plan, request.settings))
+        cohort, plan, devices = read_study(request)
+        print(describe_study(cohort, plan, request.settings, devices))
         return 0
     return run_group_level(request)
 

@@ -26,7 +26,8 @@ Features are (volumes, channels, x, y, z); a volume is one gradient direction of
 from __future__ import annotations
 
 import math
-from itertools import islice
+from itertools import accumulate, islice
+from operator import mul
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -120,6 +121,7 @@ class CKNLayer(nn.Module):
             )
         self.kappa, self.size, self.stride, self.eps = kappa, size, stride, eps
         self.filters = nn.Parameter(torch.randn(n_out, n_in, size, size, size))
+        self._matrices: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
         self.project_()
 
     @torch.no_grad()
@@ -135,14 +137,16 @@ class CKNLayer(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """|x| kappa(Z^T x / |x|) at every voxel: (n, n_in, x, y, z) to (n, n_out, x, y, z)."""
-        dots = convolve(x, self.filters)
-        if self.kappa.is_linear:
-            return dots
+        # Not in half precision: rounding of single voxels is larger than what people differ by
+        # in the mean over a brain (benchmarks/results/precision.md).
         with torch.autocast(x.device.type, enabled=False):
             wide = x if x.dtype == torch.float64 else x.float()
+            dots = convolve(wide, self.filters.to(wide.dtype))
+            if self.kappa.is_linear:
+                return dots
             squares = wide.square().sum(1, keepdim=True)
             norms = (box_sum(squares, self.size) + _TINY).sqrt()
-            return norms * self.kappa(dots.to(wide.dtype) / norms)
+            return norms * self.kappa(dots / norms)
 
     def pool(self, x: Tensor) -> Tensor:
         """Gaussian mean around every s-th voxel: (n, c, x, y, z) to (n, c, x/s, y/s, z/s)."""
@@ -150,10 +154,18 @@ class CKNLayer(nn.Module):
             return x
         # One matrix per axis: its backward pass is 6 times faster on a CPU than that of a
         # depthwise convolution with stride, which was a third of the time of training.
-        along_x, along_y, along_z = (pooling_matrix(n, self.stride).to(x) for n in x.shape[2:])
+        along_x, along_y, along_z = (self._pooling(n, x) for n in x.shape[2:])
         n, channels, _, *rest = x.shape
         x = torch.matmul(along_x, x.flatten(3)).view(n, channels, -1, *rest)
         return along_y @ x @ along_z.T
+
+    def _pooling(self, n: int, like: Tensor) -> Tensor:
+        """Matrix of an axis of n voxels where `like` is, made and copied there once."""
+        key = (n, like.dtype, like.device)
+        if key not in self._matrices:
+            with torch.inference_mode(False):  # may serve a backward pass later
+                self._matrices[key] = pooling_matrix(n, self.stride).to(like)
+        return self._matrices[key]
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the layer.
@@ -214,8 +226,9 @@ class CKNLayer(nn.Module):
         centres = support.nonzero()
         if len(centres) == 0:
             return x.new_empty(0, self.filters[0].numel())
-        centres = centres[torch.randint(len(centres), (n,), generator=generator)]
-        reach = torch.arange(self.size)
+        drawn = torch.randint(len(centres), (n,), generator=generator)
+        centres = centres[drawn.to(centres.device)]
+        reach = torch.arange(self.size, device=centres.device)
         i, j, k = (centres[:, axis, None] + reach for axis in range(3))  # each (n, size)
         padded = F.pad(x, [half] * 6)
         patches = padded[:, i[:, :, None, None], j[:, None, :, None], k[:, None, None, :]]
@@ -273,6 +286,22 @@ class CKN(nn.Module):
     def stride(self) -> int:
         """Input voxels per output voxel along one axis."""
         return math.prod(self.strides)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Input voxels per voxel of each layer's output, along one axis."""
+        return tuple(accumulate(self.strides, mul))
+
+    @property
+    def reach(self) -> int:
+        """Input voxels on each side of an output voxel that it depends on.
+
+        A patch reaches size // 2 voxels of the layer's input, the pooling s more, if s > 1.
+        """
+        sizes = [cast("CKNLayer", layer).size // 2 for layer in self.layers]
+        pooled = [stride if stride > 1 else 0 for stride in self.strides]
+        before = (1, *self.levels[:-1])
+        return sum((a + b) * n for a, b, n in zip(sizes, pooled, before, strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the network on all volumes at once.

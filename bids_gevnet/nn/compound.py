@@ -45,6 +45,8 @@ import torch
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.nn.block_features import block_features
+from bids_gevnet.nn.blocks import BlockBatch
 from bids_gevnet.nn.gevnet import GEVNet
 from bids_gevnet.nn.gevnet_stages import gevnet_stages
 from bids_gevnet.nn.staged import Finish, Staged
@@ -53,6 +55,7 @@ from bids_gevnet.sphere.resampling import expand_index
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from bids_gevnet.nn.blocks import RegionMeans
     from bids_gevnet.nn.ckn import CKN
 
 
@@ -136,6 +139,8 @@ class ScanNetwork(nn.Module):
         How to cut up a batch; training sets it. A network may ignore it.
     shells : int
         Shells of the scans it takes.
+    masks_on_host : bool
+        Whether masks may stay on the host while scans are on a GPU.
 
     Examples
     --------
@@ -153,6 +158,16 @@ class ScanNetwork(nn.Module):
     head: nn.Sequential
     pieces: Pieces = Pieces()
     shells: int = 1
+    masks_on_host: bool = False
+
+    @property
+    def reach(self) -> int | None:
+        """Voxels on each side of a feature voxel that it depends on; None: not known.
+
+        Where it is known, the network can be trained on blocks (`bids_gevnet.nn.blocks`).
+        Training gives whole scans to every other network.
+        """
+        return None
 
     @property
     def stride(self) -> int:
@@ -207,7 +222,7 @@ class CompoundNetwork(ScanNetwork):
     hidden : int
         Width of the fully connected block.
     pieces : Pieces
-        Can be set anew at any time.
+        Can be set anew at any time; `block_pieces` is for training on blocks.
 
     Examples
     --------
@@ -220,6 +235,7 @@ class CompoundNetwork(ScanNetwork):
     """
 
     expand: Tensor
+    masks_on_host = True
 
     def __init__(
         self,
@@ -233,10 +249,10 @@ class CompoundNetwork(ScanNetwork):
         pieces: Pieces | None = None,
     ) -> None:
         super().__init__()
-        if classes < 2 or (ckn is None and sphere is None):
+        if classes < 1 or (ckn is None and sphere is None):
             raise InputError(
-                expected="at least 2 classes and a CKN or a spherical network",
-                found=f"{classes} classes, {'no' if ckn is None else 'a'} CKN and "
+                expected="at least 1 output and a CKN or a spherical network",
+                found=f"{classes} outputs, {'no' if ckn is None else 'a'} CKN and "
                 f"{'no' if sphere is None else 'a'} spherical network",
                 remedy="build the network by name with bids_gevnet.nn.build",
             )
@@ -245,6 +261,8 @@ class CompoundNetwork(ScanNetwork):
         self.sphere: Any = sphere
         self.bumps = Bumps() if ckn is None else None
         self.pieces = pieces or Pieces()
+        self.block_pieces = self.pieces
+        self.regions: RegionMeans | None = None  # set where training takes blocks
         self.nside, self.shells = nside, shells
         n_features = sphere.n_features if sphere is not None else cast("CKN", ckn).channels[-1]
         self.head = nn.Sequential(
@@ -257,6 +275,16 @@ class CompoundNetwork(ScanNetwork):
     def stride(self) -> int:
         """Voxels of the scan per voxel of the feature maps, along one axis."""
         return 1 if self.ckn is None else self.ckn.stride
+
+    @property
+    def reach(self) -> int:
+        """Voxels on each side of a feature voxel that it depends on."""
+        return 0 if self.ckn is None else self.ckn.reach
+
+    @property
+    def n_features(self) -> int:
+        """Features of a voxel, or of a scan."""
+        return cast("nn.Linear", self.head[0]).in_features
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -275,33 +303,85 @@ class CompoundNetwork(ScanNetwork):
         if self.ckn is not None:
             self.ckn.initialise_(volumes, **options)
 
+    def forward(self, scans: Tensor | BlockBatch, masks: Tensor | None = None) -> Tensor:
+        """Score the classes.
+
+        Parameters
+        ----------
+        scans, masks : tensors
+            As for `features`; or blocks of scans alone, in training.
+
+        Returns
+        -------
+        scores : (batch, classes) tensor
+        """
+        if isinstance(scans, BlockBatch):
+            return cast("Tensor", self.head(block_features(self, scans)))
+        if masks is None:
+            raise TypeError("scans need masks")
+        return cast("Tensor", self.head(self.features(scans, masks)))
+
     def features(self, scans: Tensor, masks: Tensor) -> Tensor:
         """Mean feature vector of each scan, the classifier's input: (batch, n_features) tensor."""
         self._check(scans, masks)
-        index = [brain_index(mask, self.stride) for mask in masks.unbind(0)]
+        return self.features_at(scans, self.brain_indices(scans, masks))
+
+    def features_by_voxel(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
+        """Features of each scan's coarse brain voxels: batch times (V_b, n_features)."""
+        self._check(scans, masks)
+        return self._at_voxels(scans, self.brain_indices(scans, masks))
+
+    def brain_indices(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
+        """Where the brain of each scan is in its feature maps, on the device of the scans.
+
+        Masks that stay on the host keep it from waiting for the device: how many voxels a mask
+        holds decides the shape of all that follows.
+        """
+        return [
+            brain_index(mask, self.stride).to(scans.device, non_blocking=True)
+            for mask in masks.unbind(0)
+        ]
+
+    def features_at(self, scans: Tensor, index: list[Tensor]) -> Tensor:
+        """Do what `features` does, for indices of brain voxels that are known already.
+
+        Nothing in here depends on the content of a tensor, so that a compiler sees it whole.
+
+        Parameters
+        ----------
+        scans : (batch, shells * 6 nside^2, X, Y, Z) tensor
+        index : list of (V_b,) int64 tensors
+            Of `brain_indices`.
+        """
+        return torch.stack([v.mean(0) for v in self._at_voxels(scans, index)])
+
+    def _at_voxels(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
         # (batch, directions, shells, X, Y, Z), then batch times (directions, channels, V_b)
-        per_scan = self._volumes(self._shells_as_channels(scans), index)
+        per_scan = self._volumes(self.shells_as_channels(scans), index)
+        return self.to_features(per_scan, self.pieces)
+
+    def to_features(self, per_scan: list[Tensor], pieces: Pieces) -> list[Tensor]:
+        """Run the spherical network: batch times (directions, channels, V_b) to (V_b, f)."""
         if self.sphere is None:
-            return torch.stack([f.mean((0, 2)) for f in per_scan])
+            return [f.mean(0).T for f in per_scan]
+        sizes = [f.shape[2] for f in per_scan]
         # (directions, channels, V); not copied when there is one scan
         signals = torch.cat(per_scan, dim=2) if len(per_scan) > 1 else per_scan[0]
         del per_scan
         net = self.sphere
         staged = gevnet_stages(net) if isinstance(net, GEVNet) else net.staged()
         staged = _prepend(self._to_sphere, staged)
-        if self.pieces.whole:
+        if pieces.whole:
             outputs = staged.run_whole(signals)
         else:
             outputs = staged.run(
                 signals,
-                lambda x: torch.split(x, self.pieces.sphere_voxels, dim=2),
-                keep=self.pieces.keep_sphere,
+                lambda x: torch.split(x, pieces.sphere_voxels, dim=2),
+                keep=pieces.keep_sphere,
             )
-        voxels = outputs.view(-1, net.n_features)  # (V, n_features)
-        sizes = [len(i) for i in index]
-        return torch.stack([v.mean(0) for v in torch.split(voxels, sizes)])
+        return list(torch.split(outputs.view(-1, net.n_features), sizes))
 
-    def _shells_as_channels(self, scans: Tensor) -> Tensor:
+    def shells_as_channels(self, scans: Tensor) -> Tensor:
         """(batch, shells * directions, ...) to (batch, directions, shells, ...), not copied."""
         if self.shells == 1:
             return scans.unsqueeze(2)
@@ -326,7 +406,7 @@ class CompoundNetwork(ScanNetwork):
             return maps.flatten(2).index_select(2, index[piece // pieces_per_scan])
 
         sizes = [n_directions * n_channels * len(i) for i in index]
-        staged = _prepend(self._to_volumes, self.ckn.staged())
+        staged = self.volume_stages(self.ckn)
         if self.pieces.whole:
             maps = staged.run_whole(scans.flatten(0, 1)).view(*scans.shape[:2], n_channels, -1)
             return [each.index_select(2, i) for each, i in zip(maps, index, strict=True)]
@@ -335,6 +415,10 @@ class CompoundNetwork(ScanNetwork):
         )
         # Pieces are directions of one scan after the other: together they are whole scans.
         return [each.view(n_directions, n_channels, -1) for each in torch.split(outputs, sizes)]
+
+    def volume_stages(self, ckn: CKN) -> Staged:
+        """Stages of the kernel network, from scans of any type."""
+        return _prepend(self._to_volumes, ckn.staged())
 
     def _to_volumes(self, x: Tensor) -> Tensor:
         """(directions, shells, X, Y, Z) of any type to the network's type."""

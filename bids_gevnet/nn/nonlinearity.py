@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.compiled.fibre import COEFFICIENTS, compiled_moments, compiled_relu
 from bids_gevnet.nn.compiled.library import serves
-from bids_gevnet.nn.fused_volterra import Workspace
+from bids_gevnet.nn.fused_volterra import Workspace, scratch_bytes
 from bids_gevnet.nn.geometry import GeometryModule
 from bids_gevnet.nn.norm import MomentNorm
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from bids_gevnet.nn.fields import FieldType
     from bids_gevnet.sphere.frames import FloatArray
 
-_CACHE_BYTES = 4_000_000
 _EQUAL_AREAS = 1e-9  # HEALPix pixels differ by rounding only
 _SCRATCH = 12  # tensors per coefficient that the closed form needs at a time
 
@@ -393,9 +392,9 @@ def _per_point(work: Workspace, name: str, matrix: Tensor, h: Tensor) -> Tensor:
 
 
 def _chunks(h: Tensor, samples: int) -> list[slice]:
-    """Slices of points whose samples fit in the cache."""
+    """Slices of points whose samples fit in the cache, or in a part of a GPU."""
     per_point = h.shape[2] * samples * h.element_size()
-    step = max(1, _CACHE_BYTES // max(1, per_point))
+    step = max(1, scratch_bytes(h) // max(1, per_point))
     return [slice(i, min(i + step, len(h))) for i in range(0, len(h), step)]
 
 

@@ -18,11 +18,19 @@ of parameter gradients over processes then gives the gradient of the mean loss.
 `mean`, `var`, `gamma` and `beta` act only through y = scale x + shift; this pair is called
 `affine` below, a (2, channels) tensor.
 
+Where a batch is a random part of what it stands for (`blocks`), its mean and variance are those of
+the whole plus a chance error that all its samples share. Inside `renormalising` the running
+statistics, with this batch in them, take their place in the result, and those of the batch keep
+theirs in the gradient (Ioffe 2017, batch renormalisation): y = gamma (r (x - mean) / sqrt(var +
+eps) + d) + beta, with r and d constants that make y what the running statistics would. The running
+variance is then that of the mixture of all batches, the spread of their means included.
+
 torch's SyncBatchNorm does the same on GPUs only, and needs the whole local batch at once.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -34,7 +42,7 @@ from bids_gevnet.nn.compiled.fibre import compiled_moments
 from bids_gevnet.nn.compiled.library import serves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class _SumOverProcesses(torch.autograd.Function):
@@ -154,6 +162,7 @@ class MomentNorm(nn.Module):
         self.momentum = momentum
         self.synchronise = synchronise
         self.group = group
+        self.renormalise = False
         self.weight = nn.Parameter(torch.ones(n_channels))
         self.bias = nn.Parameter(torch.zeros(n_channels))
         self.register_buffer("running_mean", torch.zeros(n_channels))
@@ -186,10 +195,13 @@ class MomentNorm(nn.Module):
         var = (second / count - mean.square()).clamp_min(0.0)
         with torch.no_grad():
             unbiased = var * count / (count - 1).clamp_min(1)
+            if self.renormalise:
+                apart = (mean - self.running_mean).square()
+                unbiased = unbiased + (1 - self.momentum) * apart
             self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
             self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
             self.num_batches_tracked.add_(1)
-        return self._affine(mean, var)
+        return self._renormalised(mean, var) if self.renormalise else self._affine(mean, var)
 
     def running_affine(self) -> Tensor:
         """Scale and shift from the running statistics, as used after training: (2, channels)."""
@@ -198,6 +210,17 @@ class MomentNorm(nn.Module):
     def _affine(self, mean: Tensor, var: Tensor) -> Tensor:
         scale = self.weight.double() * (var + self.eps).rsqrt()
         shift = self.bias.double() - mean * scale
+        return torch.stack((scale, shift)).to(self.weight.dtype)
+
+    def _renormalised(self, mean: Tensor, var: Tensor) -> Tensor:
+        """Scale and shift of the running statistics, with the gradient of the batch's."""
+        spread = (var + self.eps).rsqrt()
+        running = (self.running_var.double() + self.eps).rsqrt()
+        r = (running / spread).detach()
+        d = ((mean - self.running_mean.double()) * running).detach()
+        weight = self.weight.double()
+        scale = weight * r * spread
+        shift = self.bias.double() + weight * d - mean * scale
         return torch.stack((scale, shift)).to(self.weight.dtype)
 
     def normalise(self, x: Tensor, affine: Tensor) -> Tensor:
@@ -245,3 +268,16 @@ class MomentNorm(nn.Module):
 def add_moments(pieces: Sequence[Tensor]) -> Tensor:
     """Moments of a batch from those of its pieces: sum of (3, channels) tensors."""
     return torch.stack(tuple(pieces)).sum(0)
+
+
+@contextmanager
+def renormalising(module: nn.Module) -> Iterator[None]:
+    """Let the normalisations of a module stand for more than the batch, inside the block."""
+    norms = [part for part in module.modules() if isinstance(part, MomentNorm)]
+    for norm in norms:
+        norm.renormalise = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.renormalise = False

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     Cut = Callable[[Tensor], Sequence[Tensor]]
+    Part = Callable[[int, int, Tensor], Tensor]  # of the numbers of a piece and a stage
     _Function = Callable[..., Tensor]  # of the number of a piece, the piece, and all affines
 
 
@@ -83,6 +84,23 @@ class Finish:
 
 
 @dataclass(frozen=True)
+class Margins:
+    """What of each piece is there for the rest of it only.
+
+    Parameters
+    ----------
+    needed : callable
+        The part of a stage's input that is needed, from the number of the piece, that of the
+        stage, and the input.
+    counted : callable
+        The part of a stage's output that counts in the statistics, likewise.
+    """
+
+    needed: Part
+    counted: Part
+
+
+@dataclass(frozen=True)
 class Staged:
     """A network as a chain of stages.
 
@@ -104,7 +122,15 @@ class Staged:
         if len(self.norms) != len(self.stages) - 1:
             raise ValueError(f"{len(self.stages)} stages and {len(self.norms)} norms between them")
 
-    def run(self, x: Tensor, cut: Cut, *, keep: bool, finish: Finish | None = None) -> Tensor:
+    def run(
+        self,
+        x: Tensor,
+        cut: Cut,
+        *,
+        keep: bool,
+        finish: Finish | None = None,
+        margins: Margins | None = None,
+    ) -> Tensor:
         """Run a batch piece by piece.
 
         Parameters
@@ -117,6 +143,8 @@ class Staged:
             Whether to hold the output of every stage until the backward pass.
         finish : Finish or None
             What to take from the last stage's outputs; everything if None.
+        margins : Margins or None
+            What to cut off on the way; nothing if None.
 
         Returns
         -------
@@ -130,17 +158,25 @@ class Staged:
                 affines.append(norm.running_affine())
                 continue
             if keep:
-                x, cut = self._collect(x, cut, self._chain(done, number + 1), affines)
+                chain = self._chain(done, number + 1, margins)
+                x, cut = self._collect(x, cut, chain, affines)
                 done = number + 1
-            chain = self._chain(done, number + 1)
+            chain = self._chain(done, number + 1, margins)
 
             def moments(
-                piece: int, x: Tensor, *affines: Tensor, chain: Any = chain, norm: Any = norm
+                piece: int,
+                x: Tensor,
+                *affines: Tensor,
+                chain: Any = chain,
+                norm: Any = norm,
+                number: int = number,
             ) -> Tensor:
-                return cast("Tensor", norm.moments(chain(piece, x, *affines)))
+                y = chain(piece, x, *affines)
+                y = y if margins is None else margins.counted(piece, number, y)
+                return cast("Tensor", norm.moments(y))
 
             affines.append(norm.batch_affine(self._sum(x, cut, moments, affines)))
-        chain = self._chain(done, len(self.stages))
+        chain = self._chain(done, len(self.stages), margins)
         if finish is None:
             return self._collect(x, cut, chain, affines)[0]
 
@@ -159,11 +195,32 @@ class Staged:
                 affine = norm.batch_affine(norm.moments(x)) if training else norm.running_affine()
         return x
 
-    def _chain(self, first: int, last: int) -> _Function:
+    def run_each(self, pieces: Sequence[Tensor], margins: Margins) -> list[Tensor]:
+        """Run all stages on pieces of any shapes, held until torch's own backward pass.
+
+        Parameters
+        ----------
+        pieces : sequence of tensors
+        margins : Margins
+        """
+        affine: Tensor | None = None
+        for number, (stage, norm) in enumerate(zip(self.stages, [*self.norms, None], strict=True)):
+            needed = [margins.needed(i, number, x) for i, x in enumerate(pieces)]
+            pieces = [stage(x, affine) for x in needed]
+            if norm is not None and norm.training:
+                counted = [margins.counted(i, number, x) for i, x in enumerate(pieces)]
+                sums = [norm.moments(x) for x in counted]
+                affine = norm.batch_affine(torch.stack(sums).sum(0))
+            elif norm is not None:
+                affine = norm.running_affine()
+        return list(pieces)
+
+    def _chain(self, first: int, last: int, margins: Margins | None) -> _Function:
         """Stages first, ..., last - 1 as one function of a piece and all affines so far."""
 
-        def chain(_piece: int, x: Tensor, *affines: Tensor) -> Tensor:
+        def chain(piece: int, x: Tensor, *affines: Tensor) -> Tensor:
             for number in range(first, last):
+                x = x if margins is None else margins.needed(piece, number, x)
                 x = self.stages[number](x, affines[number - 1] if number else None)
             return x
 
@@ -233,6 +290,11 @@ class _Piecewise(torch.autograd.Function):
         pieces = call.cut(x)
         total: Tensor | None = None
         filled = 0
+        if not call.add and call.size is None and len({p.shape[1:] for p in pieces}) > 1:
+            # Of several shapes: sizes are not in proportion, and known when all is done.
+            outs = [call.function(number, p, *affines) for number, p in enumerate(pieces)]
+            call.shapes.extend(out.shape for out in outs)
+            return torch.cat([out.flatten() for out in outs])
         for number, piece in enumerate(pieces):
             out = call.function(number, piece, *affines)
             if call.add:

@@ -272,6 +272,39 @@ def test_the_dry_run_says_what_will_be_trained(
     assert "scans through a network, over all models: 300" in printed
 
 
+def test_the_dry_run_says_how_long_training_takes(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content_of(root)
+    code, printed = plan(root, capsys, *SMALL, *HERE, "--voxels-per-step", "0.5")
+    assert code == 0
+    assert "training takes about less than a minute on this machine" in " ".join(printed.split())
+    assert "(1 CPU process, by a timed step)" in " ".join(printed.split())
+    assert "more than a day" not in printed
+    assert content_of(root) == before
+
+
+def test_beyond_a_day_it_says_what_to_change(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--folds", "2", "--epochs", "9999999", "--network", "ckn2", *HERE)
+    code, printed = plan(root, capsys, *options)
+    assert code == 0
+    assert "more than a day" in printed
+    assert "would make it" in printed
+
+
+def test_a_run_says_how_long_it_trains_unless_all_is_trained(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the terminal and in its log; a second run has nothing to train."""
+    for number in (1, 2):
+        assert run(root, capsys, *SMALL, *HERE)[0] == 0
+        logs = sorted((root / "derivatives" / "logs").glob("group-*.log"))
+        said = sum("training takes about" in path.read_text() for path in logs)
+        assert (len(logs), said) == (number, 1)
+
+
 def test_a_truncated_mask_does_not_stop_the_dry_run(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_protocol_of_the_paper_gives_what_its_appendix_states(tmp_path):
     """15 epochs from 1e-5, five folds, 400 samples per class; the rest is not changed."""
     learning = parse("--protocol", "paper", level="group").settings.learning
     stated = {"epochs": 15, "learning_rate": 1e-5, "folds": 5, "samples_per_class": 400}
+    stated |= {"voxels_per_step": "all"}
     assert learning == dataclasses.replace(Settings().learning, protocol="paper", **stated)
     own = parse("--protocol", "paper", "--epochs", "3", level="group").settings
     assert (own.learning.epochs, own.learning.learning_rate) == (3, 1e-5)

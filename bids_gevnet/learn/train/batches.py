@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from bids_gevnet.learn.cohort.store import StoredScan, to_volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.mixup import Mixture
 
     Batch = tuple[Tensor, Tensor, Tensor]
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class ScanReader:
@@ -39,20 +43,41 @@ class ScanReader:
         self.stored = tuple(StoredScan(Path(scan.folder)) for scan in scans)
         self.gains = gains
 
-    def read(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Harmonised samples in the mask, (n_voxels, points), and the mask, (X, Y, Z)."""
+    @property
+    def largest(self) -> int:
+        """Voxels of the largest brain."""
+        return max(len(stored.samples) for stored in self.stored)
+
+    def read(
+        self, index: int, window: tuple[slice, ...] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Harmonised samples in the mask, (n_voxels, points), and the mask, (X, Y, Z).
+
+        Of a window of the scan only, if one is given: then the mask is empty elsewhere.
+        """
         stored = self.stored[index]
         mask, samples = stored.mask, stored.samples
+        if window is not None:
+            inside = np.zeros_like(mask)
+            inside[window] = mask[window]
+            samples, mask = samples[np.flatnonzero(inside[mask])], inside
         if self.gains is None:
             return samples.astype(np.float32), mask
         return self.gains.apply(samples, self.scans[index].site, mask), mask
 
-    def mix(self, mixture: Mixture) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Make samples and mask of a mixture; its brain is where both scans have theirs."""
-        first, first_mask = self.read(mixture.first)
+    def mask(self, mixture: Mixture) -> NDArray[np.bool_]:
+        """Brain of a mixture: where both scans have theirs."""
+        first = self.stored[mixture.first].mask
+        return first if mixture.weight == 1.0 else first & self.stored[mixture.second].mask
+
+    def mix(
+        self, mixture: Mixture, window: tuple[slice, ...] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Make samples and mask of a mixture, or of a window of it."""
+        first, first_mask = self.read(mixture.first, window)
         if mixture.weight == 1.0:
             return first, first_mask
-        second, second_mask = self.read(mixture.second)
+        second, second_mask = self.read(mixture.second, window)
         both = first_mask & second_mask
         first, second = first[both[first_mask]], second[both[second_mask]]
         first *= mixture.weight
@@ -81,14 +106,23 @@ class ScanReader:
             yield volume if shells > 1 else volume[0]
 
 
-def read_ahead(reader: ScanReader, plans: Iterable[Sequence[Mixture]]) -> Iterator[Batch]:
-    """Make batches while the one before is computed with: two in memory at a time."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pending = None
+class BatchReader(Protocol[T_co]):
+    """Whatever makes a batch of a plan."""
+
+    def batch(self, plan: Sequence[Any], /) -> T_co:
+        """Make a batch."""
+        ...
+
+
+def read_ahead(
+    reader: BatchReader[T_co], plans: Iterable[Sequence[Any]], *, workers: int = 1
+) -> Iterator[T_co]:
+    """Make batches while those before are computed with: one per worker, and one in use."""
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        pending: deque[Future[T_co]] = deque()
         for plan in plans:
-            following = pool.submit(reader.batch, plan)
-            if pending is not None:
-                yield pending.result()
-            pending = following
-        if pending is not None:
-            yield pending.result()
+            pending.append(pool.submit(reader.batch, plan))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

@@ -11,9 +11,12 @@ import numpy as np
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.learn.cohort.store import stored_bytes
 from bids_gevnet.learn.models.files import build_network
-from bids_gevnet.learn.train.mixup import split_batches
+from bids_gevnet.learn.train.mixup import samples_per_epoch, split_batches
+from bids_gevnet.learn.train.trainer import STATISTICS_SCANS
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from bids_gevnet.learn.cohort.members import Cohort
     from bids_gevnet.learn.train.planning import PlannedModel, StudyPlan
     from bids_gevnet.settings import LearningSettings
@@ -27,6 +30,8 @@ class Effort:
     ----------
     steps : tuple of int
         Training steps of each model, in the order of the plan.
+    scored : tuple of int
+        Scans that each model is run on besides, whole and without learning from them.
     scan_passes : int
         Times that a scan, or a mixture of two, goes through a network in training: over all
         models, epochs times samples.
@@ -37,6 +42,7 @@ class Effort:
     """
 
     steps: tuple[int, ...]
+    scored: tuple[int, ...]
     scan_passes: int
     store_bytes: int
     model_bytes: int
@@ -51,7 +57,10 @@ def plan_effort(cohort: Cohort, plan: StudyPlan, settings: LearningSettings) -> 
     plan : StudyPlan
     settings : LearningSettings
     """
-    samples = [settings.samples_per_class * len(model.task.labels) for model in plan.models]
+    samples = [
+        samples_per_epoch(settings.samples_per_class, len(model.task.labels))
+        for model in plan.models
+    ]
     weights = {
         (network, len(task.labels)): _weight_bytes(network, len(task.labels), cohort, settings)
         for network in plan.networks
@@ -59,6 +68,7 @@ def plan_effort(cohort: Cohort, plan: StudyPlan, settings: LearningSettings) -> 
     }
     return Effort(
         steps=tuple(settings.epochs * len(split_batches(n, settings.batch_size)) for n in samples),
+        scored=tuple(_scored(model, settings) for model in plan.models),
         scan_passes=settings.epochs * sum(samples),
         store_bytes=len(cohort.rows) * _scan_bytes(cohort),
         model_bytes=sum(
@@ -68,14 +78,29 @@ def plan_effort(cohort: Cohort, plan: StudyPlan, settings: LearningSettings) -> 
     )
 
 
-def _scan_bytes(cohort: Cohort) -> int:
+def first_brain(cohort: Cohort) -> NDArray[np.bool_]:
+    """Brain of the first scan: (X, Y, Z) array."""
     import nibabel as nib
 
     try:
-        brain = np.asarray(nib.load(cohort.rows[0].mask).dataobj) > 0
+        brain: NDArray[np.bool_] = np.asarray(nib.load(cohort.rows[0].mask).dataobj) > 0
     except (OSError, EOFError, ValueError, zlib.error):
-        brain = np.ones(cohort.shape, bool)  # an upper bound; reading the scan says what is wrong
-    return stored_bytes(brain, nside=cohort.nside, shells=cohort.shells)
+        return np.ones(cohort.shape, bool)  # an upper bound; reading the scan says what is wrong
+    return brain if brain.any() else np.ones(cohort.shape, bool)
+
+
+def _scan_bytes(cohort: Cohort) -> int:
+    return stored_bytes(first_brain(cohort), nside=cohort.nside, shells=cohort.shells)
+
+
+def _scored(model: PlannedModel, settings: LearningSettings) -> int:
+    """Count the scans that one model is run on without learning from them.
+
+    Training starts and ends with some of its scans, for features and statistics, and scores the
+    held-out ones after every epoch, for the learning curve, and in the end.
+    """
+    some = min(len(model.split.training), STATISTICS_SCANS)
+    return 3 * some + len(model.split.testing) * (settings.epochs + 1)
 
 
 def _weight_bytes(network: str, classes: int, cohort: Cohort, settings: LearningSettings) -> int:

@@ -42,6 +42,7 @@ def train_all(
     threads: int | None = None,
     first: int = 1,
     total: int | None = None,
+    gpu: bool = True,
 ) -> None:
     """Train and test every job of a file; join the other processes, if there are any.
 
@@ -54,9 +55,11 @@ def train_all(
         Threads of this process.
     first, total : int
         Number of the file's first job among all jobs of the study, for progress messages.
+    gpu : bool
+        Whether a GPU may be used where there is one.
     """
     jobs = read_jobs(jobs_file)
-    with limited_threads(threads), join_processes() as processes:
+    with limited_threads(threads), join_processes(gpu=gpu) as processes:
         if processes.first:
             log.info("On a CPU the networks run on %s.", describe())
         progress = TrainingProgress(total or len(jobs), done=first - 1, active=processes.first)
