@@ -190,8 +190,7 @@ class CKNLayer(nn.Module):
             return self.pool(encoded if encoded.dtype == torch.float64 else encoded.float())
 
     def _has_kernel(self, x: Tensor) -> bool:
-        polynomial = self.kappa.kind == "polynomial"
-        return polynomial and serves(x, self.filters) and not torch.is_autocast_enabled("cpu")
+        return self.kappa.kind == "polynomial" and serves(x, self.filters)
 
     def _fused(self, x: Tensor) -> Tensor:
         """Encode and pool plane by plane."""

@@ -105,7 +105,9 @@ def channel_moments(x: Tensor, channel_dim: int) -> Tensor:
         return torch.stack((count, zero, zero))
     wide = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
     if serves(wide) and channel_dim % x.ndim == 1:
-        mean, var = compiled_moments(wide.flatten(2), wide.new_empty(0)).unbind(0)
+        mean, var = compiled_moments(
+            wide.reshape(len(x), n_channels, -1), wide.new_empty(0)
+        ).unbind(0)
     else:
         var, mean = torch.var_mean(wide, dims, correction=0)
         mean, var = mean.double(), var.double()

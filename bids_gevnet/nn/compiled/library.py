@@ -68,6 +68,7 @@ def _from_environment(value: str) -> str:
     return value
 
 
+@torch.compiler.assume_constant_result  # torch.compile asks once, when it traces
 def level() -> str:
     """Instruction set of the kernels that run: "v4", "v3", "baseline", or "none" (PyTorch)."""
     return _chosen[-1] if _chosen else _from_environment(os.environ.get(_CHOICE, ""))
