@@ -26,12 +26,17 @@ RUN python3 -m venv /build \
     && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --require-hashes \
         --wheel-dir /wheels --requirement /locks/requirements-sdist.lock
 
+# The compiler for the kernels (nn/compiled); the wheel holds what it made.
 FROM tools AS wheel
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY bids_gevnet bids_gevnet
 COPY workflows workflows
-RUN /build/bin/python -m build --wheel --no-isolation --outdir /wheel
+RUN BIDS_GEVNET_COMPILE=always /build/bin/python -m build --wheel --no-isolation --outdir /wheel
 
 # Dependencies before the wheel: they change rarely and weigh gigabytes. The locks name every
 # package, so that pip resolves nothing; "pip check" says whether that is true.

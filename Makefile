@@ -16,7 +16,8 @@ ifneq ($(UV),)
 CREATE := uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
 INSTALL := VIRTUAL_ENV=$(abspath $(VENV)) uv pip install $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 else
-CREATE := $(PYTHON) -m venv $(VENV)
+# pip shows how far an installation is from 25.1 on; an older one does it in silence.
+CREATE := $(PYTHON) -m venv $(VENV) && { $(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' || true; }
 INSTALL := $(BIN)/python -m pip install
 endif
 
@@ -55,6 +56,10 @@ what-happens: $(STAMP)  ## Write docs/what_happens_when.md
 boutiques: $(STAMP)  ## Write containers/boutiques.json
 	@$(BIN)/python -m bids_gevnet.cli.boutiques > containers/boutiques.json
 
+.PHONY: kernels
+kernels: $(STAMP)  ## Compile the CPU kernels after a change of theirs
+	@$(BIN)/python bids_gevnet/nn/compiled/build.py
+
 .PHONY: lint
 lint: $(STAMP)  ## Check style, types, layers and safety
 	@$(BIN)/ruff check .
@@ -86,6 +91,10 @@ check-apptainer:  ## Build the Apptainer image and run it
 check-slurm: $(STAMP)  ## Run the SLURM scripts on a cluster of two
 	@BIN="$(abspath $(BIN))" containers/check_slurm.sh
 
+.PHONY: check-gpu
+check-gpu:  ## Compare a GPU with the CPU, time a step
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) benchmarks/check_gpu.py
+
 .PHONY: lock
 lock: $(STAMP)  ## Pin the image's packages by hash
 	@UV="$$(command -v uv || echo $(BIN)/uv)"; [ -x "$$UV" ] || $(BIN)/python -m pip install --quiet uv; \
@@ -93,4 +102,4 @@ lock: $(STAMP)  ## Pin the image's packages by hash
 
 .PHONY: clean
 clean:  ## Remove the environment, caches and the demo
-	rm -rf $(VENV) $(DEMO) docs/_build docs/gallery docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov
+	rm -rf $(VENV) $(DEMO) docs/_build docs/gallery docs/reference/generated docs/methods/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage htmlcov

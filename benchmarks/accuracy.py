@@ -229,10 +229,11 @@ def main() -> None:
         phantom_masks(show, options.voxel_mm, options.heads)
         return
     if options.only == "registration":
-        from planted_registrations import registration_verdicts
+        from planted_registrations import HELD_OUT, registration_verdicts
 
         names, parts = tuple(options.cases), tuple(options.parts)
-        registration_verdicts(show, options.real_data, options.voxel_mm, names, parts)
+        seeds = tuple(options.seeds or HELD_OUT)
+        registration_verdicts(show, options.real_data, options.voxel_mm, names, parts, seeds)
         return
     noise_figures()
     resampling_speed()

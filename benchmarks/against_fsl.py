@@ -2,31 +2,33 @@
 
     bids_gevnet FOLDER EDDY participant --correction eddy --masking otsu -w WORK
     bids_gevnet FOLDER MODEL participant --correction model --masking otsu
-    python benchmarks/against_fsl.py EDDY MODEL NAME [--topup WORK/.../topup] [--mask FILE]
+    python benchmarks/against_fsl.py EDDY MODEL NAME [--raw RUN ...] [--topup WORK/.../topup]
+        [--mask FILE]
+    python benchmarks/against_fsl.py none MODEL NAME --raw RUN [RUN ...]
 
 NAME is what the derivatives of a scan begin with, such as sub-philips. Both series are compared in
 the same voxels: the brain of both masks, for the tensor those that are white matter by the mean FA
-of both. ``--topup`` names the folder of topup's node and compares its field with ours on the b0s
-that it was given, in a further mask too if there is one.
+of both. ``--raw`` names the runs in the dataset and adds the misfit before; without EDDY the model
+is compared with them alone. ``--topup`` names the folder of topup's node and compares its field
+with ours on the b0s that it was given, in a further mask too if there is one.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import nibabel
 import numpy as np
-from correction_scores import rms
+from correction_scores import alike, rms, unwarp
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.bids.derivatives import BRAIN_MASK, CONFOUNDS, SERIES, gradient_files
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, voxel_sizes
-from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility, estimate_field
-from bids_gevnet.dwi.model_corrector.warp import Warp, resample_warped
+from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
 from bids_gevnet.dwi.motion import displacement_mm
 from bids_gevnet.dwi.shells import choose_shell, find_shells
 from bids_gevnet.dwi.tensor import fit_tensor
@@ -66,6 +68,50 @@ def read_output(folder: Path, name: str) -> Output:
     )
 
 
+def compare_misfit(name: str, ways: dict[str, Output], raw: list[Path]) -> None:
+    """Compare the misfit of the tensor before and after, in the same voxels."""
+    before = read_raw(raw, next(iter(ways.values())))
+    both = np.logical_and.reduce([way.mask for way in ways.values()])
+    found = {}
+    for way, output in {"before": before, **ways}.items():
+        shells = find_shells(output.bvals)
+        chosen = np.sort(np.concatenate([shells.b0, choose_shell(shells).volumes]))
+        found[way] = fit_tensor(
+            output.data[both][:, chosen], output.bvals[chosen], output.bvecs[chosen]
+        )
+    white = white_matter([found[way].fa for way in ways])
+    show(
+        f"{name}: misfit of the tensor in {white.sum()} voxels of white matter, median of b0: "
+        + " / ".join(found),
+        " / ".join(f"{np.nanmedian(fit.residual[white]):.4f}" for fit in found.values()),
+    )
+
+
+def read_raw(paths: list[Path], after: Output) -> Output:
+    """Read runs as they lie in the dataset, one after another, on the voxels of the output."""
+    runs, bvals, bvecs = [], [], []
+    for path in paths:
+        image, (bval, bvec) = nibabel.load(path), gradient_files(path)
+        data = np.asarray(image.dataobj, dtype=np.float32)
+        table = bvecs_fsl_to_ras(read_bvec(bvec), image.affine)
+        conformed = conform(data, image.affine, table)
+        runs.append(conformed.data)
+        bvals.append(read_bval(bval))
+        bvecs.append(conformed.bvecs_ras)
+    return replace(
+        after,
+        data=np.concatenate(runs, axis=3),
+        bvals=np.concatenate(bvals),
+        bvecs=np.concatenate(bvecs),
+    )
+
+
+def white_matter(fas: list[np.ndarray]) -> np.ndarray:
+    """Return which voxels are white matter by the mean FA, (v,) of bool."""
+    fa = np.mean(fas, axis=0)
+    return (fa > _WHITE[0]) & (fa < _WHITE[1])
+
+
 def show(what: str, found: str) -> None:
     print(f"| {what} | {found} |", flush=True)
 
@@ -80,8 +126,7 @@ def compare_series(name: str, eddy: Output, model: Output) -> None:
         fit_tensor(way.data[both][:, chosen], way.bvals[chosen], way.bvecs[chosen])
         for way in (eddy, model)
     ]
-    fa = np.mean([fit.fa for fit in fits], axis=0)
-    white = (fa > _WHITE[0]) & (fa < _WHITE[1])
+    white = white_matter([fit.fa for fit in fits])
     show(
         f"{name}: misfit of the tensor in {white.sum()} voxels of white matter, median of b0: "
         "eddy / model",
@@ -104,7 +149,7 @@ def compare_series(name: str, eddy: Output, model: Output) -> None:
     show(f"{name}: outlier slices, eddy / model", f"{lost[0]} / {lost[1]}")
     if len(shells.b0) > 1:
         for what, volumes in (("b0s", shells.b0), ("mean weighted images", shell.volumes)):
-            found = [alike(*halves(way.data, volumes), both) for way in (eddy, model)]
+            found = [alike(halves(way.data, volumes), both) for way in (eddy, model)]
             show(
                 f"{name}: correlation of the {what} of both runs in the brain: eddy / model",
                 f"{found[0]:.4f} / {found[1]:.4f}",
@@ -115,10 +160,6 @@ def halves(data: np.ndarray, volumes: np.ndarray) -> list[np.ndarray]:
     """Return the mean of some volumes in the first run and in the second, equally long one."""
     first = volumes < data.shape[3] // 2
     return [data[..., volumes[chosen]].mean(axis=3) for chosen in (first, ~first)]
-
-
-def alike(first: np.ndarray, second: np.ndarray, where: np.ndarray) -> float:
-    return float(np.corrcoef(first[where], second[where])[0, 1])
 
 
 def compare_fields(folder: Path, masks: dict[str, np.ndarray]) -> None:
@@ -142,41 +183,32 @@ def compare_fields(folder: Path, masks: dict[str, np.ndarray]) -> None:
             f"field of ours and topup's in the mask of {name} ({mask.sum()} voxels): RMS "
             "difference, without its mean, correlation; RMS of topup's",
             f"{rms(difference):.3f} mm, {difference.std():.3f} mm, "
-            f"{alike(own.field, theirs, mask):.3f}; {rms(theirs[mask]):.2f} mm",
+            f"{alike((own.field, theirs), mask):.3f}; {rms(theirs[mask]):.2f} mm",
         )
         show(
             f"correlation of the b0s in the mask of {name}: before / ours / topup's own output",
-            f"{alike(pair[0], pair[1], mask):.4f} / "
-            + " / ".join(f"{alike(*images, mask):.4f}" for images in ways.values()),
+            f"{alike(pair, mask):.4f} / "
+            + " / ".join(f"{alike(images, mask):.4f}" for images in ways.values()),
         )
-
-
-def unwarp(
-    pair: list[np.ndarray], affine: np.ndarray, axis: int, found: Susceptibility
-) -> list[np.ndarray]:
-    return [
-        resample_warped(
-            image[..., None],
-            affine,
-            Warp(motion[None], np.zeros((1, 10)), axis, np.float32(sign) * found.field),
-            np.eye(4),
-            image.shape,
-            affine,
-        )[..., 0]
-        for image, motion, sign in zip(pair, (np.eye(4), found.motion), (1, -1), strict=True)
-    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("eddy", type=Path)
+    parser.add_argument("eddy", type=Path, help="output of the app with eddy, or none")
     parser.add_argument("model", type=Path)
     parser.add_argument("name")
+    parser.add_argument("--raw", type=Path, nargs="+", default=[], help="runs in the dataset")
     parser.add_argument("--topup", type=Path, help="folder of topup's node")
     parser.add_argument("--mask", type=Path, help="a further mask, in the space of the raw run")
     options = parser.parse_args()
-    eddy, model = (read_output(folder, options.name) for folder in (options.eddy, options.model))
+    model = read_output(options.model, options.name)
     print("| what | found |\n|---|---|")
+    if str(options.eddy) == "none":
+        compare_misfit(options.name, {"model": model}, options.raw)
+        return
+    eddy = read_output(options.eddy, options.name)
+    if options.raw:
+        compare_misfit(options.name, {"eddy": eddy, "model": model}, options.raw)
     compare_series(options.name, eddy, model)
     if options.topup is not None:
         masks = {"the app": eddy.mask & model.mask}

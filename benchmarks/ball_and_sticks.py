@@ -35,6 +35,7 @@ AXIS = 1
 
 _RADIUS_MM = 60.0
 _GRID_MM = 2.0
+_PADDING = 14
 _WHITE, _GREY, _FLUID, _SCALP = 1.0, 1.25, 2.4, 0.35  # signal without diffusion weighting
 _DIFFUSIVITY = {"white": 1.6e-3, "grey": 0.95e-3, "fluid": 3.0e-3, "scalp": 1.1e-3}
 
@@ -105,7 +106,7 @@ def tissue_maps() -> tuple[np.ndarray, np.ndarray]:
             datasets.load_mni152_brain_mask,
         )
     )
-    pad = [(14, 14)] * 3
+    pad = [(_PADDING, _PADDING)] * 3
     white, grey = np.clip(np.pad(white, pad), 0, 1), np.clip(np.pad(grey, pad), 0, 1)
     inside = ndimage.binary_fill_holes(np.pad(brain, pad) > 0.5)
     white, grey = white * inside, np.minimum(grey, 1 - white) * inside
@@ -137,8 +138,8 @@ class Head:
         shape = template.shape[1:]
         index = np.indices(shape, dtype=np.float32)
         bent = index + 1.5 * smooth_noise(rng, shape, 30.0, 3)
-        size = rng.uniform(0.94, 1.06, 3)
-        bent = (bent - centre[:, None, None, None]) * size[:, None, None, None] + centre[
+        self.size = rng.uniform(0.94, 1.06, 3)
+        bent = (bent - centre[:, None, None, None]) * self.size[:, None, None, None] + centre[
             :, None, None, None
         ]
         self.maps = np.stack([ndimage.map_coordinates(m, bent, order=1) for m in template])
@@ -248,7 +249,7 @@ def simulate(setting: Setting, seed: int) -> Scan:
     affine[:3, 3] = -setting.voxel_mm * (shape - 1) / 2
     voxels = np.indices(shape).reshape(3, -1).T
     places = voxels @ affine[:3, :3].T + affine[:3, 3]
-    blur = np.sqrt(max(0.0, (0.42 * setting.voxel_mm) ** 2 - 0.5)) / _GRID_MM
+    blur = blur_of(setting.voxel_mm)
     sigma = _WHITE / setting.snr
     data = np.empty((*shape, len(bvals)), np.float32)
     lost = set()
@@ -271,6 +272,26 @@ def simulate(setting: Setting, seed: int) -> Scan:
     inside = brain_at(head, places)
     points = places[inside][::37]
     return Scan(series, points, true_displacement(points, motion, drive, eddy), lost)
+
+
+def blur_of(voxel_mm: float) -> float:
+    """Return the width of a voxel's blur in voxels of the head's grid."""
+    return float(np.sqrt(max(0.0, (0.42 * voxel_mm) ** 2 - 0.5)) / _GRID_MM)
+
+
+def image_at(head: Head, places: np.ndarray, voxel_mm: float) -> np.ndarray:
+    """Return the signal without diffusion weighting at points in mm, (v,)."""
+    image = ndimage.gaussian_filter(head.signal(0.0, np.zeros(3)), blur_of(voxel_mm))
+    return ndimage.map_coordinates(image, (places / _GRID_MM + head.centre).T, order=1)
+
+
+def onto_template(head: Head) -> np.ndarray:
+    """Return the affine from the head in mm to the template it was bent from, (4, 4)."""
+    from nilearn.datasets import load_mni152_brain_mask
+
+    to_index = np.diag([*head.size / _GRID_MM, 1.0])
+    to_index[:3, 3] = head.centre - _PADDING
+    return np.asarray(load_mni152_brain_mask(resolution=2).affine @ to_index)
 
 
 def brain_at(head: Head, places: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """How well motion, eddy currents, lost slices and susceptibility are corrected without FSL.
 
     python benchmarks/accuracy.py --only correction [--real-data FOLDER] [--voxel-mm 3]
-        [--parts 32 64 noise quiet still pair field real] [--seeds 0 1]
+        [--parts 32 64 noise quiet still pair field stiffness encodings real] [--seeds 0 1]
 
 Phantoms have known truth: displacements are compared at brain voxels, as vectors in mm, tensors in
 all white matter (more than half of the voxel). Beside the model, ANTs and nothing stands what
@@ -310,12 +310,16 @@ def correction_figures(
             if wanted(part):
                 figure(show, voxel_mm, seed)
     if real_data is not None:
-        from correction_real import real_pair, real_series
+        from correction_real import field_stiffness, real_pair, real_series, unknown_encodings
 
-        if wanted("pair"):
-            real_pair(show, real_data)
-        if wanted("real"):
-            real_series(show, real_data)
+        for part, real_figure in {
+            "pair": real_pair,
+            "stiffness": field_stiffness,
+            "encodings": unknown_encodings,
+            "real": real_series,
+        }.items():
+            if wanted(part):
+                real_figure(show, real_data)
 
 
 def field_cost(show: Show, voxel_mm: float, seed: int) -> None:

@@ -13,33 +13,45 @@ from typing import TYPE_CHECKING
 
 import nibabel
 import numpy as np
-from correction_scores import corrected_data, rms_vector
-from scipy.ndimage import binary_erosion
+from correction_scores import alike, corrected_data, rms_vector, unwarp
+from scipy.ndimage import binary_erosion, shift
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.dwi.conform import Conformed, conform, ras_order
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, rotate_bvecs, voxel_sizes
 from bids_gevnet.dwi.interpolation import resample_series
+from bids_gevnet.dwi.mask import brain_mask
 from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries, correct_series
-from bids_gevnet.dwi.model_corrector.susceptibility import estimate_field
-from bids_gevnet.dwi.model_corrector.warp import (
-    Warp,
-    displacement,
-    grid_points,
-    resample_warped,
-    still_warp,
-)
+from bids_gevnet.dwi.model_corrector.susceptibility import LEVELS, FieldLevel, estimate_field
+from bids_gevnet.dwi.model_corrector.warp import displacement, grid_points, still_warp
 from bids_gevnet.dwi.motion import estimate_motion
-from bids_gevnet.dwi.shells import find_shells
+from bids_gevnet.dwi.polarity import try_both
+from bids_gevnet.dwi.shells import find_shells, mean_volume
 from bids_gevnet.dwi.tensor import fit_tensor
 
 if TYPE_CHECKING:
     from correction_scores import Show
 
 
-def read_real(folder: Path, name: str) -> tuple[DiffusionSeries, Conformed, np.ndarray]:
-    path = folder / "sub-siemens" / "dwi" / f"sub-siemens_{name}_dwi.nii.gz"
+STIFFNESSES = {
+    "two levels fewer (8 mm)": LEVELS[:-2],
+    "one level fewer (6 mm)": LEVELS[:-1],
+    "the app's (4.5 mm)": LEVELS,
+    "a third as stiff": (*LEVELS, FieldLevel(3.0, 3.0, 4.5, 0.00001, 5)),
+    "almost free": (
+        *LEVELS,
+        FieldLevel(3.0, 3.0, 4.5, 0.00001, 5),
+        FieldLevel(3.0, 3.0, 4.0, 0.000001, 5),
+    ),
+}
+"""Levels to choose among, from stiff to soft, with the distance of knots on the last one."""
+
+
+def read_real(
+    folder: Path, name: str, label: str = "siemens"
+) -> tuple[DiffusionSeries, Conformed, np.ndarray]:
+    path = folder / f"sub-{label}" / "dwi" / f"sub-{label}_{name}_dwi.nii.gz"
     image = nibabel.load(path)
     stem = str(path).removesuffix(".nii.gz")
     bvals = read_bval(Path(stem + ".bval"))
@@ -56,31 +68,16 @@ def real_pair(show: Show, folder: Path) -> None:
     series, conformed, _ = read_real(folder, "dir-PA")
     other, _, _ = read_real(folder, "dir-AP")
     mask = read_mask(folder)
-    sizes, axis = voxel_sizes(conformed.affine), series.axis
+    affine, axis = conformed.affine, series.axis
     pair = [np.asarray(s.data[..., 0]) for s in (series, other)]
     start = time.process_time()
-    found = estimate_field(pair[0], pair[1], sizes, axis)
+    found = estimate_field(pair[0], pair[1], voxel_sizes(affine), axis)
     seconds = time.process_time() - start
-
-    def unwarp(images: list[np.ndarray]) -> list[np.ndarray]:
-        return [
-            resample_warped(
-                image[..., None],
-                conformed.affine,
-                Warp(motion[None], np.zeros((1, 10)), axis, np.float32(sign) * found.field),
-                np.eye(4),
-                image.shape,
-                conformed.affine,
-            )[..., 0]
-            for image, motion, sign in zip(images, (np.eye(4), found.motion), (1, -1), strict=True)
-        ]
-
-    def alike(images: list[np.ndarray]) -> float:
-        return float(np.corrcoef(images[0][mask], images[1][mask])[0, 1])
 
     show(
         "Siemens PA and AP: correlation of the b0s in the brain, before and after",
-        f"{alike(pair):.3f}, {alike(unwarp(pair)):.3f} ({seconds:.0f} s)",
+        f"{alike(pair, mask):.3f}, {alike(unwarp(pair, affine, axis, found), mask):.3f} "
+        f"({seconds:.0f} s)",
         "0.957 (topup, in the same mask)",
     )
     # Not seen by the estimate: here a field that fits the noise of the b0s is worse, not better.
@@ -91,9 +88,45 @@ def real_pair(show: Show, folder: Path) -> None:
     show(
         "Siemens PA and AP: the same of the mean diffusion-weighted images, which the field was "
         "not fitted to",
-        f"{alike(weighted):.3f}, {alike(unwarp(weighted)):.4f}",
+        f"{alike(weighted, mask):.3f}, {alike(unwarp(weighted, affine, axis, found), mask):.4f}",
         "highest",
     )
+
+
+def field_stiffness(show: Show, folder: Path) -> None:
+    """Compare stiffnesses on both real pairs, so that one chooses and the other is scored."""
+    for label in ("uih", "siemens"):
+        pair = [read_real(folder, name, label)[0] for name in ("dir-PA", "dir-AP")]
+        affine, axis = pair[0].affine, pair[0].axis
+        b0s = [mean_volume(s.data, s.shells.b0) for s in pair]
+        weighted = [mean_volume(s.data, s.shells.shells[0].volumes) for s in pair]
+        brain = brain_mask(b0s[0], affine, weighted[0])
+        for name, levels in STIFFNESSES.items():
+            found = estimate_field(*b0s, voxel_sizes(affine), axis, levels=levels)
+            show(
+                f"{label} PA and AP, {name}: correlation of the b0s; of the mean weighted images",
+                "; ".join(
+                    f"{alike(unwarp(images, affine, axis, found), brain):.4f}"
+                    for images in (b0s, weighted)
+                ),
+                "-; highest",
+            )
+
+
+def unknown_encodings(show: Show, folder: Path) -> None:
+    """Try the b0s of both real pairs as equal and as opposite, and one of them with itself."""
+    for label in ("uih", "siemens"):
+        pair = [read_real(folder, name, label)[0] for name in ("dir-AP", "dir-PA")]
+        first, other = (np.asarray(s.data[..., s.shells.b0[0]], np.float32) for s in pair)
+        noise = np.random.default_rng(0).normal(scale=0.03 * first.mean(), size=first.shape)
+        again = shift(first, (0.3, 0.2, 0.1), order=1, mode="nearest") + noise
+        for name, second in {"PA": other, "itself, moved and with noise": again}.items():
+            trial = try_both(first, second, pair[0].affine, pair[0].axis)
+            show(
+                f"{label} AP and {name}: correlation of b0s as equal and as opposite; taken as",
+                f"{trial.as_equal:.3f}, {trial.as_opposite:.3f}; {trial.relation.value}",
+                "opposite" if name == "PA" else "equal",
+            )
 
 
 def read_mask(folder: Path) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,12 @@ import numpy as np
 
 from bids_gevnet.dwi.gradients import direction_angle_deg
 from bids_gevnet.dwi.model_corrector.corrector import fill_slices
-from bids_gevnet.dwi.model_corrector.warp import resample_warped
+from bids_gevnet.dwi.model_corrector.warp import Warp, resample_warped
 from bids_gevnet.dwi.tensor import fit_tensor
 
 if TYPE_CHECKING:
     from bids_gevnet.dwi.model_corrector.corrector import Correction
+    from bids_gevnet.dwi.model_corrector.susceptibility import Susceptibility
 
 Show = Callable[[str, str, str], None]
 
@@ -38,6 +39,28 @@ def corrected_data(
     return resample_warped(
         np.stack(filled, axis=-1), affine, found.warp, np.eye(4), data.shape[:3], affine
     )
+
+
+def unwarp(
+    pair: Sequence[np.ndarray], affine: np.ndarray, axis: int, found: Susceptibility
+) -> list[np.ndarray]:
+    """Return two images of opposite phase encoding without the field that was found."""
+    return [
+        resample_warped(
+            image[..., None],
+            affine,
+            Warp(motion[None], np.zeros((1, 10)), axis, np.float32(sign) * found.field),
+            np.eye(4),
+            image.shape,
+            affine,
+        )[..., 0]
+        for image, motion, sign in zip(pair, (np.eye(4), found.motion), (1, -1), strict=True)
+    ]
+
+
+def alike(pair: Sequence[np.ndarray], where: np.ndarray) -> float:
+    """Return the correlation of two images in some voxels."""
+    return float(np.corrcoef(pair[0][where], pair[1][where])[0, 1])
 
 
 @dataclass(frozen=True)

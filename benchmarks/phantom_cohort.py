@@ -28,17 +28,18 @@ from bids_gevnet.settings import ALL_SHELLS, PreprocessingSettings, ShellChoice
 
 GROUPS = ("AD", "DLB", "PD")
 """Groups of the phantom; fibres cross at another angle in DLB, and disperse more in PD."""
-SITES = "AB"
+SITES = "ABCD"
+"""Names of scanners; a cohort has the first few of them."""
 
 
 def still_settings(
-    *, per_group: int, voxel_mm: float, micro_effect: float, seed: int
+    *, per_group: int, voxel_mm: float, micro_effect: float, seed: int, sites: int = 2
 ) -> PhantomSettings:
-    """Still, undistorted heads at two sites; groups differ in the microscopic effect only."""
+    """Still, undistorted heads at some sites; groups differ in the microscopic effect only."""
     return PhantomSettings(
         groups=GROUPS,
         per_group=per_group,
-        sites=len(SITES),
+        sites=sites,
         voxel_mm=voxel_mm,
         seed=seed,
         micro_effect=micro_effect,

@@ -29,6 +29,7 @@ Masking = Literal["auto", "bet", "otsu"]
 Harmonisation = Literal["rish", "none"]
 Precision = Literal["auto", "float32", "bfloat16"]
 Classes = Literal["pairs", "all"]
+TaskKind = Literal["auto", "classification", "regression"]
 Protocol = Literal["default", "paper"]
 ShellChoice = tuple[float, ...] | Literal["all"] | None
 """b-values in s/mm² of the shells on the sphere, all that a scan has, or None: one near 1000."""
@@ -201,14 +202,17 @@ class LearningSettings:
     init_model: Path | None = None
     harmonisation: Harmonisation = "rish"
     target: str | None = None
+    task: TaskKind = "auto"
     site: str | None = None
     reference_site: str | None = None
+    adapt: bool = False
     covariates: tuple[str, ...] = ("age", "sex")
     classes: Classes = "pairs"
     network: str = DEFAULT_NETWORK
     strides: tuple[int, ...] = DEFAULT_STRIDES
     folds: int = 5
     leave_site_out: bool | None = None
+    atlas: Path | None = None
     protocol: Protocol = "default"
     epochs: int = 50
     samples_per_class: int = 400
@@ -256,6 +260,12 @@ class LearningSettings:
         _require(
             self.reference_site is None or self.harmonisation == "rish",
             option="--reference-site",
+            expected="--harmonisation rish",
+            found=self.harmonisation,
+        )
+        _require(
+            not self.adapt or self.harmonisation == "rish",
+            option="--adapt",
             expected="--harmonisation rish",
             found=self.harmonisation,
         )

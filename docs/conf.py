@@ -11,6 +11,8 @@ sys.path.insert(0, str(HERE / "_ext"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "agg")
 
+from measured_figures import write_measured_figures
+from method_figures import write_method_figures
 from reference_pages import write_reference_pages
 
 from bids_gevnet.versions import __version__
@@ -54,6 +56,8 @@ html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "bids_gevnet"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "navigation_with_keys": False,
     "show_toc_level": 2,
@@ -67,6 +71,8 @@ linkcheck_ignore = [r"https?://"]
 
 
 def setup(app: object) -> None:
-    """Write the pages that follow from the code before Sphinx looks for sources."""
+    """Write the pages and pictures that follow from the code before Sphinx looks for sources."""
     del app
     write_reference_pages(HERE / "reference" / "generated")
+    write_method_figures(HERE / "methods" / "generated")
+    write_measured_figures(HERE / "methods" / "generated")

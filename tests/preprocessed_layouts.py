@@ -8,12 +8,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import ants
 import nibabel as nib
 import numpy as np
 from nibabel.orientations import axcodes2ornt, io_orientation, ornt_transform
 
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
+from bids_gevnet.dwi.ants_linear import load_ants
 from bids_gevnet.dwi.conform import conform
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras, bvecs_ras_to_fsl, rotate_bvecs
 
@@ -73,6 +73,7 @@ def write_composite(path: Path, fixed_to_moving: np.ndarray, *, bump_mm: float =
     The field is a wave of height `bump_mm` along x, of no net shift.
     """
     lps = LPS @ fixed_to_moving @ LPS
+    ants = load_ants()
     affine = ants.new_ants_transform(
         precision="float",
         dimension=3,

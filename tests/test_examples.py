@@ -1,4 +1,4 @@
-"""Every example of a docstring and of the README runs and gives what it says."""
+"""Every example of a docstring, the README and the page on the library gives what it says."""
 
 import doctest
 import re
@@ -13,7 +13,7 @@ import bids_gevnet
 from bids_gevnet.phantom import simulate
 
 ROOT = Path(bids_gevnet.__file__).parent
-README = ROOT.parent / "README.md"
+PAGES = ("README.md", "docs/start/library.md")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -38,17 +38,20 @@ def test_examples_of_a_module(name):
     assert not runner.failures, "".join(report)
 
 
-def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
+def test_the_examples_of_the_pages_run(tmp_path, monkeypatch):
     scan = simulate(directions=8)
     nib.save(nib.Nifti1Image(scan.data, scan.affine), tmp_path / "dwi.nii.gz")
     np.savetxt(tmp_path / "dwi.bval", scan.bvals[None], fmt="%g")
     np.savetxt(tmp_path / "dwi.bvec", scan.bvecs_fsl.T)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) >= 3
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    blocks: dict[str, str] = {}
+    for page in PAGES:
+        text = (ROOT.parent / page).read_text(encoding="utf-8")
+        blocks |= dict.fromkeys(re.findall(r"```python\n(.*?)```", text, re.DOTALL), page)
+    assert len(blocks) == 3  # the first is on both pages
+    for block, page in blocks.items():
+        exec(compile(block, page, "exec"), names)
     corrected = nib.load(tmp_path / "corrected.nii.gz")
     assert corrected.shape == scan.data.shape
     assert np.loadtxt(tmp_path / "corrected.bvec").shape == (3, len(scan.bvals))

@@ -1,6 +1,7 @@
 """The wheel holds the whole app, workflows included, and runs without the source tree."""
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -43,6 +44,32 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     assert "bids_gevnet/report/templates/style.css" in wanted
     assert wanted <= packed
     assert not [name for name in packed if name.startswith(("workflows/", "tests/"))]
+
+
+def test_a_compiler_makes_a_wheel_for_this_platform_and_none_makes_a_pure_one(wheel, tmp_path):
+    library = "bids_gevnet/nn/compiled/kernels.so"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    assert wheel.name.endswith(f"-py3-none-{platform}.whl")
+    assert library in zipfile.ZipFile(wheel).namelist()
+    without = dict(os.environ, CXX="/no/such/compiler")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(SOURCE / name, source)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(SOURCE / "bids_gevnet", source / "bids_gevnet", ignore=ignored)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", source]
+    done = subprocess.run(command, env=without, check=True, capture_output=True, text=True)
+    assert (
+        "PyTorch takes their place: /no/such/compiler does not start" in done.stdout + done.stderr
+    )
+    (pure,) = (source / "dist").glob("*.whl")
+    assert pure.name.endswith("-py3-none-any.whl")
+    assert library not in zipfile.ZipFile(pure).namelist()
+    refused = subprocess.run(
+        command, env=without | {"BIDS_GEVNET_COMPILE": "always"}, check=False, capture_output=True
+    )
+    assert refused.returncode != 0
 
 
 def test_the_package_index_would_take_the_wheel(wheel):

@@ -27,10 +27,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "what_happens_when.md"
 HEAD = """\
 # What happens when
 
-Every case below runs through the command line in the tests. Exit codes: 0 done, 1 some
-participants failed or were left out and the others are done, 2 the input or the command cannot be
-used at all, 70 stopped by something unforeseen. There is never a traceback on the terminal; where
-one helps, it is kept in a file that the sentence names.
+For whoever writes scripts around the app, or wonders what a broken dataset does. Every case below
+runs through the command line in the tests. Exit codes: 0 done, 1 some participants failed or were
+left out and the others are done, 2 the input or the command cannot be used at all, 70 stopped by
+something unforeseen. There is never a traceback on the terminal; where one helps, it is kept in a
+file that the sentence names.
 
 `make what-happens` runs all cases again and writes this page.
 """

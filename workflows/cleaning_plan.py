@@ -6,11 +6,14 @@ from bids_gevnet.bids.images import check_image
 from bids_gevnet.bids.records import DiffusionRun
 from bids_gevnet.dwi.cleaning import FEWEST_VOLUMES, patch_radius
 from bids_gevnet.errors import ParticipantError
-from bids_gevnet.facts import CleaningFacts, DenoisingMethod
+from bids_gevnet.facts import BiasFacts, CleaningFacts, DenoisingMethod
 from bids_gevnet.settings import PreprocessingSettings
 
 _AFTER_MPPCA = "after MP-PCA it made FA and the signal worse on phantoms"
 """See benchmarks/results/cleaning.md; --unring on does it all the same."""
+
+_BIAS_CANCELS = "one field divides all volumes, so S/b0 and tensors stay the same"
+"""Measured there too; --bias-correct on does it all the same."""
 
 
 def plan_cleaning(run: DiffusionRun, settings: PreprocessingSettings) -> CleaningFacts:
@@ -32,13 +35,32 @@ def plan_cleaning(run: DiffusionRun, settings: PreprocessingSettings) -> Cleanin
     elif not unfit and denoising == "mppca":
         why_not = _AFTER_MPPCA
     by_data = settings.unring == "auto"
+    if settings.unring == "none":
+        why_not = "--unring none"
     return CleaningFacts(
         denoising=denoising,
         denoising_reason=denoising_reason,
         unringing=settings.unring == "on" or (by_data and not why_not),
-        unringing_reason=why_not if by_data else "",
+        unringing_reason="" if settings.unring == "on" else why_not,
         partial_fourier=partial,
     )
+
+
+def plan_bias(run: DiffusionRun, settings: PreprocessingSettings) -> BiasFacts:
+    """Decide whether a scan is divided by its bias field.
+
+    Parameters
+    ----------
+    run : DiffusionRun
+        The first of the scan.
+    settings : PreprocessingSettings
+    """
+    if run.preprocessed is not None:
+        return BiasFacts()
+    if settings.bias_correct == "on":
+        return BiasFacts(corrected=True)
+    asked = settings.bias_correct == "none"
+    return BiasFacts(corrected=False, reason="--bias-correct none" if asked else _BIAS_CANCELS)
 
 
 def _plan_denoising(
@@ -55,7 +77,7 @@ def _plan_denoising(
             remedy="use --denoise patch2self or none",
         )
     if settings.denoise != "auto":
-        return settings.denoise, ""
+        return settings.denoise, "--denoise none" if settings.denoise == "none" else ""
     if volumes < FEWEST_VOLUMES:
         return "none", f"{volumes} volumes are too few to tell noise from signal"
     if unfit or min(shape) < side:

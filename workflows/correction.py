@@ -324,6 +324,7 @@ def _connect_model(
             why_no_opposite="unknown_direction" if unknown else "no_opposite_b0",
             b0_threshold=context.settings.b0_threshold,
             num_threads=context.threads,
+            use_gpu=context.tools.gpu,
         ),
         name="motion",
         n_procs=context.threads,

@@ -126,7 +126,7 @@ def _eddy_node(plans: Sequence[CorrectionPlan], context: ScanContext, mem_gb: fl
     return pe.Node(
         Eddy(
             program=str(program.path),
-            uses_gpu=program.uses_gpu,
+            use_gpu=program.uses_gpu,
             raw_images=[str(run.image) for run in runs],
             directions=[run.direction for run in runs],
             readout_s=_readouts_s(runs, context),

@@ -81,6 +81,7 @@ def init_external_wf(study: ValidationContext) -> pe.Workflow:
             weights=str(study.model / WEIGHTS),
             card=str(study.model / "model.json"),
             output_dir=str(output.root),
+            adapt=study.settings.learning.adapt,
             threads=execution.processes,
             gpu=study.devices.gpu,
         ),

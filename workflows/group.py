@@ -35,6 +35,7 @@ from bids_gevnet.interfaces.study import (
 )
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.learn.cohort.members import Cohort
+from bids_gevnet.learn.evaluate.regions import names_file
 from bids_gevnet.learn.evaluate.saliency_maps import explained_network
 from bids_gevnet.learn.models.files import (
     MODEL_CARD,
@@ -93,7 +94,7 @@ class StudyContext:
     def deciding_settings(self) -> str:
         """Settings that decide the models, as TOML: not where they are trained or from whence."""
         learning = dataclasses.replace(
-            self.settings.learning, devices="auto", resume=False, model=None
+            self.settings.learning, devices="auto", resume=False, model=None, atlas=None
         )
         seed = self.settings.execution.random_seed
         return to_toml(
@@ -211,6 +212,7 @@ def init_prepare_wf(study: StudyContext) -> pe.Workflow:
             tables=_tables(study),
             derivatives=[str(path) for row in rows for path in (row.image, row.mask)],
             target=learning.target or "",
+            task=learning.task,
             site=learning.site or "",
             covariates=list(learning.covariates),
             folds=learning.folds,
@@ -362,7 +364,7 @@ def _connect_saliency(
 ) -> pe.Node:
     maps = study.output.models / folds[0].folder.parent / "saliency.json"
     saliency = pe.Node(
-        MapSaliency(gpu=study.devices.gpu),
+        MapSaliency(gpu=study.devices.gpu, **_atlas(study.settings.learning.atlas)),
         name=f"saliency_{name}",
         overwrite=not maps.is_file() or None,
         n_procs=study.settings.execution.processes,
@@ -374,6 +376,14 @@ def _connect_saliency(
             workflow.connect(branches[model], f"outputnode.{source}", gather, f"in{number}")
         workflow.connect(gather, "out", saliency, field)
     return saliency
+
+
+def _atlas(path: Path | None) -> dict[str, str]:
+    """Name the files of an atlas, if one was given."""
+    if path is None:
+        return {}
+    names = names_file(path)
+    return {"atlas": str(path)} | ({"atlas_names": str(names)} if names.is_file() else {})
 
 
 def _connect_refit(
@@ -436,7 +446,9 @@ def _tables(study: StudyContext) -> list[str]:
         for person in people
         for path in (study.bids_dir / f"sub-{person}").glob(f"sub-{escape(person)}_sessions.tsv")
     ]
-    return [str(path) for path in (study.bids_dir / "participants.tsv", *sessions)]
+    described = study.bids_dir / "participants.json"
+    tables = [study.bids_dir / "participants.tsv", *([described] if described.is_file() else [])]
+    return [str(path) for path in (*tables, *sessions)]
 
 
 def _pick(items: list[str], number: int) -> str:

@@ -18,7 +18,6 @@ from bids_gevnet.dwi.shells import Shells, choose_shells, find_shells
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import (
     AcquisitionFacts,
-    BiasFacts,
     CorrectionFacts,
     GradientCheck,
     JoinFacts,
@@ -36,7 +35,7 @@ from bids_gevnet.facts import (
 from bids_gevnet.interfaces.sphere import sampling_facts
 from bids_gevnet.interfaces.tensor import tensor_facts
 from bids_gevnet.settings import PreprocessingSettings
-from bids_gevnet.workflows.cleaning_plan import plan_cleaning
+from bids_gevnet.workflows.cleaning_plan import plan_bias, plan_cleaning
 from bids_gevnet.workflows.correction import CorrectionPlan, plan_corrections
 from bids_gevnet.workflows.tools import Tools
 
@@ -48,9 +47,7 @@ def early_facts(scan: Scan, settings: PreprocessingSettings, tools: Tools) -> Sc
         source=_source(scan, _template(settings)),
         acquisition=tuple(_acquisition(run, settings) for run in scan.runs),
         cleaning=tuple(plan_cleaning(run, settings) for run in scan.runs),
-        bias=BiasFacts()
-        if scan.runs[0].preprocessed
-        else BiasFacts(corrected=settings.bias_correct == "on"),
+        bias=plan_bias(scan.runs[0], settings),
         tools=ToolFacts(
             correction=tools.correction,
             masking=tools.masking,

@@ -64,11 +64,23 @@ _BYTES_PER_GB = 1024**3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionPlan:
-    """A trained model, and what it must know about a scan besides its samples."""
+    """A trained model, and what it must know about a scan besides its samples.
+
+    Parameters
+    ----------
+    model : Path
+    site, dataset : str
+    gains : Path or None
+        Gains for a site that the model was not trained on.
+    adaptation : str
+        What they rest on.
+    """
 
     model: Path
     site: str
     dataset: str
+    gains: Path | None = None
+    adaptation: str = ""
 
 
 def init_scan_wf(
@@ -202,11 +214,16 @@ def _connect_prediction(
             participant=scan.entities["sub"],
             site=plan.site,
             dataset=plan.dataset,
+            **({} if plan.gains is None else {"gains": str(plan.gains)}),
         ),
         name="harmonise",
         mem_gb=2.0,
     )
-    predict = pe.Node(Predict(model=str(plan.model), site=plan.site), name="predict", mem_gb=4.0)
+    predict = pe.Node(
+        Predict(model=str(plan.model), site=plan.site, adaptation=plan.adaptation),
+        name="predict",
+        mem_gb=4.0,
+    )
     workflow.connect([
         (nodes["sphere"], harmonise, [("samples", "samples")]),
         (nodes["standard"], harmonise, [("mask", "mask")]),

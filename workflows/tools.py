@@ -19,6 +19,7 @@ class Tools:
     eddy: EddyBinary | None = None
     topup: Path | None = None
     bet: Path | None = None
+    gpu: bool = False
 
     @property
     def masking(self) -> Literal["bet", "otsu"]:
@@ -33,10 +34,11 @@ def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) ->
     ----------
     settings : PreprocessingSettings
     gpu : bool, optional
-        Whether a CUDA build of eddy may be used (default: whether the machine has a GPU).
+        Whether a GPU may be used, by a CUDA build of eddy or by the model-based correction
+        (default: whether the machine has one).
     """
     search_path = os.environ.get("PATH", "")
-    has_gpu = Path("/dev/nvidia0").exists() if gpu is None else gpu
+    has_gpu = may_use_gpu("auto") if gpu is None else gpu
     eddy = find_eddy(search_path, gpu=has_gpu)
     bet = find_tool("bet", search_path)
     if settings.correction == "eddy" and eddy is None:
@@ -56,7 +58,13 @@ def choose_tools(settings: PreprocessingSettings, *, gpu: bool | None = None) ->
         eddy=eddy if correction == "eddy" else None,
         topup=find_tool("topup", search_path) if correction == "eddy" else None,
         bet=bet if settings.masking in {"auto", "bet"} else None,
+        gpu=has_gpu,
     )
+
+
+def may_use_gpu(devices: str) -> bool:
+    """Whether `--devices` allows a GPU and the machine has one; said without importing torch."""
+    return not devices.startswith("cpu:") and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _missing(program: str, alternative: str) -> InputError:

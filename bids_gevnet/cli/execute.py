@@ -69,6 +69,8 @@ def choose_plugin(execution: ExecutionSettings) -> tuple[str, dict[str, Any]]:
         table = read_plugin(execution.use_plugin)
         return str(table["plugin"]), dict(table.get("plugin_args", {}))
     arguments: dict[str, Any] = {"n_procs": execution.processes, "raise_insufficient": False}
+    # Nodes that use a GPU take the first: one at a time, or they would share its memory.
+    arguments["n_gpu_procs"] = 1
     if execution.mem_mb:
         arguments["memory_gb"] = execution.mem_mb / 1024
     return LOCAL, arguments

@@ -28,11 +28,14 @@ class Finisher:
         Name of a participant's workflow to the participant.
     tools : any
         Programs that were chosen: a dataclass of plain values.
+    adaptation : str or None
+        Digest of the gains for sites that the model was not trained on.
     """
 
     request: Request
     participants: Mapping[str, Participant]
     tools: Any
+    adaptation: str | None = None
 
     def is_finished(self, participant: Participant) -> bool:
         """Whether everything of a participant is there and as it would be made again."""
@@ -79,6 +82,8 @@ class Finisher:
             "tools": asdict(self.tools),
             "runs": [_describe(run) for run in participant.runs],
         }
+        if self.adaptation is not None:
+            content["adaptation"] = self.adaptation
         text = json.dumps(content, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -21,7 +21,8 @@ from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError, printable
 from bids_gevnet.learn.cohort.left_out import UNREADABLE, LeftOut, name_left_out
-from bids_gevnet.settings import to_toml
+from bids_gevnet.learn.cohort.tasks import REGRESSION
+from bids_gevnet.settings import TaskKind, to_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,6 +89,8 @@ def plan_group_level(request: Request) -> "StudyContext":
     cohort, plan, devices = read_study(request)
     for line in name_left_out(cohort.left_out):
         log.warning("left out: %s", printable(line))
+    for remark in cohort.remarks:
+        log.info("%s", printable(remark))
     # After the study is known to be possible: a refusal leaves nothing behind.
     prepare_environment(request.work, request.settings.execution)
     from bids_gevnet.workflows.group import StudyContext
@@ -110,18 +113,22 @@ def read_study(request: Request) -> "tuple[Cohort, StudyPlan, Devices]":
     from bids_gevnet.learn.train.torchrun import Devices
 
     execution, learning = request.settings.execution, request.settings.learning
-    cohort = read_labelled(request, folds=learning.folds)
+    cohort = read_labelled(request, folds=learning.folds, task=learning.task)
     if learning.init_model is not None:
         from bids_gevnet.learn.models.newcomers import choose_newcomers
 
         cohort = choose_newcomers(cohort, learning.init_model, folds=learning.folds)
     require_shells(cohort.b_values, request.settings.preprocessing.shell)
     plan = plan_study(cohort, learning, seed=execution.random_seed)
+    if learning.atlas is not None:
+        from bids_gevnet.learn.evaluate.regions import read_regions
+
+        read_regions(learning.atlas, cohort.shape, cohort.affine)
     refuse_damaged(request, cohort)
     return cohort, plan, Devices.choose(learning, execution)
 
 
-def read_labelled(request: Request, *, folds: int) -> "Cohort":
+def read_labelled(request: Request, *, folds: int, task: TaskKind) -> "Cohort":
     """Read the labelled scans of the participant level; every class needs `folds` people."""
     if not request.output_dir.is_dir():
         raise InputError(
@@ -136,6 +143,7 @@ def read_labelled(request: Request, *, folds: int) -> "Cohort":
         request.output_dir,
         request.bids_dir,
         target=learning.target,
+        task=task,
         site=learning.site,
         covariates=learning.covariates,
         folds=folds,
@@ -247,6 +255,8 @@ def summary(output_dir: Path) -> str:
     if not left_out and "external" not in metrics:
         lines += _wrapped("No site was left out: ", _why_no_site(metrics))
     lines += _left_out_lines(metrics)
+    for text in metrics.get("remarks", ()):
+        lines += _wrapped("", printable(text))
     for text in metrics["warnings"]:
         lines += _wrapped("warning: ", printable(text))
     lines.append(f"Predictions of people not trained on: {output_dir / 'group_predictions.tsv'}")
@@ -274,19 +284,32 @@ def _task_lines(task: dict[str, Any]) -> list[str]:
     from bids_gevnet.learn.evaluate.permutation import p_text
 
     head = f"{printable(task['title'])}: {task['n_participants']} participants"
-    lines = [_short(head, _WIDTH), f"{'':<{_NAME}}{'balanced accuracy':<21}ROC AUC"]
-    for scheme in ("folds", "external", "leave-site-out"):
+    number = task["kind"] == REGRESSION
+    figure, beside = (task["figure"], "mae" if number else "roc_auc")
+    name = "mean absolute error" if number else "ROC AUC"
+    unit = f" ({printable(task['unit'])})" if number and task["unit"] else ""
+    lines = [
+        _short(head, _WIDTH),
+        f"{'':<{_NAME}}{figure.replace('_', ' '):<21}{name}{unit}",
+    ]
+    for scheme in ("folds", "external", "leave-site-out", "leave-site-out-adapted"):
         models = [model for model in task["models"] if scheme in model["schemes"]]
         if models and scheme == "leave-site-out":
             lines.append(" each site by models of the other sites:")
+        if models and scheme == "leave-site-out-adapted":
+            lines.append(" the same, harmonised from the site's unlabelled scans:")
         for model in models:
             scores = model["schemes"][scheme]
-            cells = [_cell(scores["pooled"][name]) for name in ("balanced_accuracy", "roc_auc")]
-            p = scores["permutation"]["balanced_accuracy"]["p"]
+            cells = [_cell(scores["pooled"][key]) for key in (figure, beside)]
+            p = scores["permutation"][figure]["p"]
             name = ("  " if model["kind"] == "network" else "    ") + model["title"]
             end = p_text(p) if p is not None and model["kind"] == "network" else ""
             lines.append(f"{_short(name, _NAME - 1):<{_NAME}}{cells[0]}{cells[1]}{end}".rstrip())
-    lines.append(f"{'  guessing':<{_NAME}}{task['chance']:.2f}{'':<17}0.50")
+    guess = 0.5
+    if number:
+        first = next(iter(task["models"][0]["schemes"].values()))
+        guess = first["pooled"]["guessing_mae"]
+    lines.append(f"{'  guessing':<{_NAME}}{task['chance']:.2f}{'':<17}{guess:.2f}")
     lines.append("  95% intervals; p by exchanging labels within sites, for one model alone.")
     return lines
 
@@ -295,6 +318,8 @@ def _cell(value: dict[str, Any]) -> str:
     """Write an estimate with its interval, 21 columns wide."""
     if value["value"] is None:
         return f"{'n/a':<21}"
+    if value["low"] is None:
+        return f"{value['value']:.2f}".ljust(21)
     return f"{value['value']:.2f} [{value['low']:.2f}, {value['high']:.2f}]".ljust(21)
 
 

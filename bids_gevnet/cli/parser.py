@@ -28,6 +28,7 @@ from bids_gevnet.settings import (
     Precision,
     Protocol,
     Settings,
+    TaskKind,
     Unring,
     absolute_derivatives,
     absolute_path,
@@ -508,7 +509,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--target",
         metavar="COLUMN",
-        help="column of participants.tsv to predict (default: diagnosis, else group)",
+        help="column of participants.tsv to predict, with classes or with a number such as an age "
+        "or a clinical score (default: diagnosis, else group; with --model, what it predicts)",
+    )
+    group.add_argument(
+        "--task",
+        choices=get_args(TaskKind),
+        help="tell classes apart, or predict a number (default: "
+        f"{_default('task')}: a column of numbers with more than ten different values, or with "
+        "more than five that fewer than three people share on average, is a number)",
     )
     group.add_argument(
         "--site", metavar="COLUMN", help="column with the site (default: from the scanner)"
@@ -517,6 +526,15 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         "--reference-site",
         metavar="NAME",
         help="site that harmonisation brings the others to (default: the mean of all sites)",
+    )
+    group.add_argument(
+        "--adapt",
+        action="store_true",
+        help="harmonise sites that a model was not trained on from their unlabelled scans, 3 "
+        "people or more of each. participant --model: from scans of the site that are already in "
+        "OUTPUT_DIR; group --model: from those that are scored; group: also tests every left-out "
+        "site adapted. Where a site's mix of diagnoses differs from the training data's, this "
+        "removes a part of the difference between diagnoses, too",
     )
     group.add_argument(
         "--covariates",
@@ -535,6 +553,13 @@ def _add_learning(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="also train without each site in turn and test on it (default: where at least two "
         "sites can be left out)",
+    )
+    group.add_argument(
+        "--atlas",
+        type=Path,
+        metavar="FILE",
+        help="label image in template space whose regions saliency is tabulated by, with names in "
+        "a TSV beside it, columns index and name (default: lobes by planes in MNI space)",
     )
     _add_training(group)
 
@@ -576,13 +601,13 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         type=Path,
         metavar="DIR",
         help="folder of a trained model of the same network, grid and shells whose weights "
-        "training starts from; its classifier starts anew where the classes differ, and people "
-        "it was trained on are left out (default: random weights)",
+        "training starts from; its last layers start anew where classes or target differ, and "
+        "people it was trained on are left out (default: random weights)",
     )
     for option, kind, text in (
         ("folds", int, "parts to test in turn"),
         ("epochs", int, "times through the samples"),
-        ("samples-per-class", int, "mixup up to this many"),
+        ("samples-per-class", int, "mixup up to this many; twice as many for a number"),
         ("batch-size", int, "samples per step, over all processes"),
         ("learning-rate", float, "at the first step; it falls to a tenth"),
     ):
@@ -610,7 +635,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--precision",
         choices=get_args(Precision),
-        help=f"(default: {_default('precision')}: bfloat16 on GPUs)",
+        help=f"(default: {_default('precision')}: float32 everywhere)",
     )
     group.add_argument(
         "--resume",

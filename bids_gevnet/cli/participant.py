@@ -22,6 +22,7 @@ from bids_gevnet.errors import BidsGevnetError, InputError, ParticipantError, Wo
 from bids_gevnet.settings import PreprocessingSettings, Settings, to_toml
 
 if TYPE_CHECKING:
+    from bids_gevnet.cli.adaptation import AdaptationPlan
     from bids_gevnet.cli.finished import Finisher
     from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.workflows.scan import PredictionPlan
@@ -64,7 +65,11 @@ def check_model(settings: Settings) -> "ModelCard | None":
     from bids_gevnet.learn.models.files import CHANGED_TEXT, has_changed_text, load_model
     from bids_gevnet.learn.models.prediction import check_planned_grid
 
-    card = load_model(settings.learning.model).card
+    _, card, gains = load_model(settings.learning.model)
+    if settings.learning.adapt:
+        from bids_gevnet.learn.models.adaptation import require_reference
+
+        require_reference(gains)
     if has_changed_text(settings.learning.model):
         log.warning("%s", CHANGED_TEXT)
     grid = output_grid(settings.preprocessing)
@@ -162,6 +167,7 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     """Build and run the workflow of all who are not finished; return a sentence per failure."""
     execution = request.settings.execution
     prepare_environment(request.work, execution, threads=1)
+    from bids_gevnet.cli.adaptation import plan_adaptation
     from bids_gevnet.cli.execute import (
         LOCAL,
         choose_plugin,
@@ -172,11 +178,13 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     from bids_gevnet.cli.finished import Finisher
     from bids_gevnet.workflows.participant import participant_node_name
     from bids_gevnet.workflows.scan import STAGES
-    from bids_gevnet.workflows.tools import choose_tools
+    from bids_gevnet.workflows.tools import choose_tools, may_use_gpu
 
-    tools = choose_tools(request.settings.preprocessing)
+    gpu = may_use_gpu(request.settings.learning.devices)
+    tools = choose_tools(request.settings.preprocessing, gpu=gpu)
     names = {participant_node_name(p.label): p for p in participants}
-    finisher = Finisher(request, names, tools)
+    adaptation = plan_adaptation(request)
+    finisher = Finisher(request, names, tools, adaptation.digest)
     open_log_file(request.output, "participant")
     crash_dir = make_crash_dir(request.work)
     container = os.environ.get(CONTAINER_TAG)
@@ -197,7 +205,7 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
         from bids_gevnet.cli.workers import start_server
 
         start_server()
-    workflow, messages = _build(request, left, tools)
+    workflow, messages = _build(request, left, tools, adaptation)
     if workflow is not None:
         configure(workflow, execution, crash_dir=crash_dir)
         _execute(request, workflow, finisher, crash_dir)
@@ -274,7 +282,10 @@ def _report_failures(request: Request, owners: set[str]) -> None:
 
 
 def _build(
-    request: Request, participants: Sequence[Participant], tools: "Tools"
+    request: Request,
+    participants: Sequence[Participant],
+    tools: "Tools",
+    adaptation: "AdaptationPlan",
 ) -> tuple[Any, list[str]]:
     """Build the workflow of those it can be built for; a sentence for each of the others.
 
@@ -299,7 +310,7 @@ def _build(
     workflows, messages = [], []
     for participant in participants:
         try:
-            plans = _predictions(request, participant)
+            plans = _predictions(request, participant, adaptation)
             workflows.append(init_participant_wf(participant, context, plans))
         except InputError:
             raise
@@ -318,7 +329,9 @@ def _build(
     return built, messages
 
 
-def _predictions(request: Request, participant: Participant) -> "dict[str, PredictionPlan]":
+def _predictions(
+    request: Request, participant: Participant, adaptation: "AdaptationPlan"
+) -> "dict[str, PredictionPlan]":
     """Plan the prediction of a participant's scans with the model of --model, if one is given."""
     model = request.settings.learning.model
     if model is None:
@@ -328,16 +341,17 @@ def _predictions(request: Request, participant: Participant) -> "dict[str, Predi
     from bids_gevnet.workflows.scan import PredictionPlan
 
     column = request.settings.learning.site
-    return {
-        scan.name: PredictionPlan(
+    plans = {}
+    for scan in find_scans(participant, b0_threshold=request.settings.preprocessing.b0_threshold):
+        site = scan_site(request.bids_dir, scan.entities, column)
+        plans[scan.name] = PredictionPlan(
             model=model,
-            site=scan_site(request.bids_dir, scan.entities, column),
+            site=site,
             dataset=dataset_name(request.bids_dir),
+            gains=adaptation.gains if site in adaptation.sentences else None,
+            adaptation=adaptation.sentences.get(site, ""),
         )
-        for scan in find_scans(
-            participant, b0_threshold=request.settings.preprocessing.b0_threshold
-        )
-    }
+    return plans
 
 
 def _summarise(

@@ -86,6 +86,7 @@ def settings_from_options(options: argparse.Namespace) -> PhantomSettings:
         micro_effect=options.micro_effect if micro else 0.0,
         macro_effect=options.macro_effect if macro else 0.0,
         shell_effect=options.shell_effect,
+        age_effect=options.age_effect,
         site_effect=not options.no_site_effect,
         motion_mm=0.0 if options.no_motion else options.motion_mm,
         motion_deg=0.0 if options.no_motion else options.motion_deg,
@@ -145,6 +146,13 @@ def _add_effect_options(parser: argparse.ArgumentParser) -> None:
         float,
         _DEFAULT.shell_effect,
         "strength, 0 to 2, of a difference that shells show together and none alone",
+    )
+    _add_number(
+        group,
+        "--age-effect",
+        float,
+        _DEFAULT.age_effect,
+        "strength, 0 to 10, of ageing in everybody: ventricles widen by 0.2 %% a year at 1",
     )
     group.add_argument(
         "--no-site-effect", action="store_true", help="sites differ in their name only"

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.preprocessed.record import PreprocessedScan
@@ -53,7 +54,8 @@ def describe_validation(cohort: "Cohort", card: "ModelCard", settings: Settings)
     unknown = sorted({row.site for row in cohort.rows} - set(card.sites))
     lines = [
         *_describe_cohort(cohort, verb="scored"),
-        f"model: {card.network}, {' v. '.join(card.labels)}",
+        f"model: {card.network}, {' v. '.join(card.labels)}"
+        + (" (a number)" if card.is_regression else ""),
         f"  trained on: {len(card.participants)} participants of "
         + (card.dataset or "a dataset without a name"),
     ]
@@ -67,12 +69,19 @@ def _describe_cohort(cohort: "Cohort", verb: str = "studied") -> list[str]:
     people = {row.participant: row for row in cohort.rows}
     sites = Counter(row.site for row in people.values())
     lines = [f"{len(people)} participants with {len(cohort.rows)} scans would be {verb}:"]
-    lines += [f"  {label}: {len(cohort.people(label))}" for label in cohort.labels]
+    if cohort.is_regression:
+        values = sorted(row.number for row in cohort.rows)
+        unit = f" ({cohort.unit})" if cohort.unit else ""
+        middle = f"median {median(values):g}"
+        lines.append(f"  {cohort.target}{unit}: {values[0]:g} to {values[-1]:g}, {middle}")
+    else:
+        lines += [f"  {label}: {len(cohort.people(label))}" for label in cohort.labels]
     if cohort.b_values:
         lines.append(f"shells: {name_shells(cohort.b_values)}")
     lines += ["sites:", *(f"  {site}: {count}" for site, count in sorted(sites.items()))]
     lines.append(f"left out: {len(cohort.left_out)}")
     lines += [f"  {line}" for line in name_left_out(cohort.left_out)]
+    lines += [f"note: {text}" for text in cohort.remarks]
     lines += [f"warning: {text}" for text in cohort.warnings]
     return [printable(line) for line in lines]
 
@@ -86,7 +95,8 @@ def _describe_tasks(cohort: "Cohort", plan: "StudyPlan") -> list[str]:
             for number in range(int(folds.max()) + 1)
         }
         sizes = ", ".join(str(len(members)) for members in people.values())
-        lines.append(f"  {task.title}: {len(people)} folds, of {sizes} participants")
+        kind = "predict the number, " if task.is_regression else ""
+        lines.append(f"  {task.title}: {kind}{len(people)} folds, of {sizes} participants")
         lines += [
             f"    site {split.site}: "
             + ("left out in turn" if split.reason is None else f"not left out: {split.reason}")

@@ -99,10 +99,11 @@ def write_boilerplate(request: Request, participants: Sequence[Participant]) -> 
 def _planned_facts(request: Request, participants: Sequence[Participant]) -> "list[ScanFacts]":
     from bids_gevnet.bids.scans import find_scans
     from bids_gevnet.workflows.planned_facts import planned_facts
-    from bids_gevnet.workflows.tools import choose_tools
+    from bids_gevnet.workflows.tools import choose_tools, may_use_gpu
 
     settings = request.settings.preprocessing
-    tools, network = choose_tools(settings), _network(request)
+    gpu = may_use_gpu(request.settings.learning.devices)
+    tools, network = choose_tools(settings, gpu=gpu), _network(request)
     return [
         planned_facts(
             scan,
@@ -141,6 +142,7 @@ def write_group_boilerplate(request: Request, people: "pd.DataFrame", target: st
     if has_group(request.output_dir):
         print(write_methods(request.output_dir))
         return 0
+    from bids_gevnet.learn.cohort.number_checks import read_unit
     from bids_gevnet.report.group.methods import describe_group, planned_facts
     from bids_gevnet.report.methods_text import to_markdown
     from bids_gevnet.report.scan_files import read_all_facts
@@ -150,6 +152,7 @@ def write_group_boilerplate(request: Request, people: "pd.DataFrame", target: st
         request.settings,
         labels=[str(label).strip() for label in labelled[target]],
         target=target,
+        unit=read_unit(request.bids_dir, target),
     )
     path = request.output_dir / "CITATION.md"
     write_text(path, to_markdown(describe_group(facts, read_all_facts(request.output_dir))))

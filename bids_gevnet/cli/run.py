@@ -212,6 +212,10 @@ def _run_group(request: Request) -> int:
         from bids_gevnet.cli.quality import write_quality
 
         return write_quality(request)
+    if request.settings.learning.model is not None:
+        from bids_gevnet.cli.validation import with_target_of_model
+
+        request = with_target_of_model(request)
     table = read_participants(request.bids_dir)
     column = target_column(list(table.columns), request.settings.learning.target)
     if request.action == "boilerplate-only":

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.group import read_labelled, refuse_damaged
@@ -13,6 +14,7 @@ from bids_gevnet.learn.cohort.left_out import name_left_out
 if TYPE_CHECKING:
     from bids_gevnet.learn.cohort.members import Cohort
     from bids_gevnet.learn.models.files import ModelCard
+    from bids_gevnet.settings import TaskKind
     from bids_gevnet.workflows.external import ValidationContext
 
 log = logging.getLogger("bids_gevnet")
@@ -40,6 +42,20 @@ def plan_validation(request: Request) -> "ValidationContext":
     )
 
 
+def with_target_of_model(request: Request) -> Request:
+    """Take the column whose number --model predicts as the target, unless another is given."""
+    learning = request.settings.learning
+    if learning.model is None or learning.target is not None:
+        return request
+    from bids_gevnet.learn.models.files import read_card
+
+    card = read_card(learning.model)
+    if not card.is_regression:
+        return request
+    learning = replace(learning, target=card.labels[0])
+    return replace(request, settings=replace(request.settings, learning=learning))
+
+
 def read_validation(request: Request) -> "tuple[Cohort, ModelCard]":
     """Read the model and those it would be validated on; write nothing."""
     if request.settings.learning.model is None:
@@ -48,10 +64,22 @@ def read_validation(request: Request) -> "tuple[Cohort, ModelCard]":
     from bids_gevnet.learn.evaluate.external import choose_scored
     from bids_gevnet.learn.models.files import CHANGED_TEXT, has_changed_text, load_model
 
-    card = load_model(request.settings.learning.model).card
+    _, card, gains = load_model(request.settings.learning.model)
+    if request.settings.learning.adapt:
+        from bids_gevnet.learn.models.adaptation import require_reference
+
+        require_reference(gains)
     if has_changed_text(request.settings.learning.model):
         log.warning("%s", CHANGED_TEXT)
-    cohort = choose_scored(read_labelled(request, folds=1), card)
+    asked = request.settings.learning.task
+    if asked not in ("auto", card.kind):
+        raise InputError(
+            expected=f"--task {card.kind}, which is what the model of --model does",
+            found=f"--task {asked}",
+            remedy="leave --task out: the model says what it predicts",
+        )
+    cohort = read_labelled(request, folds=1, task=cast("TaskKind", card.kind))
+    cohort = choose_scored(cohort, card)
     refuse_damaged(request, cohort)
     return cohort, card
 

@@ -58,12 +58,16 @@ class Schedule:
     window: int = 10
 
 
-def limit_itk_threads(n_threads: int = 1) -> None:
-    """Tell ITK how many threads it may use; it asks once, so call this before anything else.
+def load_ants() -> Any:
+    """Import ANTs with one thread, unless the user asks for more: the only way to import it here.
 
-    A user's own setting is kept.
+    ITK looks for its number of threads once, when it first works on an image. With several, the
+    sums of a metric depend on their order, and a transform on the run, by hundredths of a mm.
     """
-    os.environ.setdefault("ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS", str(n_threads))
+    os.environ.setdefault("ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS", "1")
+    import ants  # noqa: TID251 - here
+
+    return ants
 
 
 def to_ants_image(data: NDArray[Any], affine: NDArray[np.float64]) -> Any:
@@ -79,9 +83,7 @@ def to_ants_image(data: NDArray[Any], affine: NDArray[np.float64]) -> Any:
     -------
     image : ants.ANTsImage
     """
-    limit_itk_threads()
-    import ants
-
+    ants = load_ants()
     lps = _LPS @ affine
     spacing = np.linalg.norm(lps[:3, :3], axis=0)
     # ANTs takes masks by the address of their bytes: anything but bytes would be misread.
@@ -108,9 +110,7 @@ def n4_field(
     **options
         Of `ants.n4_bias_field_correction`.
     """
-    limit_itk_threads()
-    import ants
-
+    ants = load_ants()
     field = ants.n4_bias_field_correction(
         to_ants_image(contrast, affine),
         # N4 reads the numbers of its mask as floats: bytes would be taken for others in memory.
@@ -123,8 +123,7 @@ def n4_field(
 
 def read_itk_matrix(path: str | Path) -> NDArray[np.float64]:
     """Read an ITK matrix transform as a 4 x 4 RAS matrix from fixed to moving points."""
-    import ants
-
+    ants = load_ants()
     transform = ants.read_transform(str(path))
     parameters = np.asarray(transform.parameters, dtype=np.float64)
     centre = np.asarray(transform.fixed_parameters, dtype=np.float64)
@@ -150,11 +149,10 @@ def apply_itk_transform(path: str | Path, points: NDArray[np.float64]) -> NDArra
     points : (n, 3) array
         World RAS, mm, in the moving image.
     """
-    limit_itk_threads()
-    import ants
     import pandas as pd
 
     lps = np.diag(_LPS)[:3]
+    ants = load_ants()
     table = pd.DataFrame(points * lps, columns=list("xyz"))
     moved = ants.apply_transforms_to_points(3, table, [str(path)])
     return np.asarray(moved[["x", "y", "z"]].to_numpy(np.float64) * lps)
@@ -162,8 +160,7 @@ def apply_itk_transform(path: str | Path, points: NDArray[np.float64]) -> NDArra
 
 def write_itk_matrix(path: str | Path, fixed_to_moving: NDArray[np.float64]) -> None:
     """Write a 4 x 4 RAS matrix from fixed to moving points as an ITK transform."""
-    import ants
-
+    ants = load_ants()
     lps = _LPS @ fixed_to_moving @ _LPS
     transform = ants.new_ants_transform(
         precision="float",
@@ -207,9 +204,8 @@ def register(
     moving_to_fixed : (4, 4) array
         World RAS, mm.
     """
-    import ants
-    from ants.internal import get_pointer_string
-
+    ants = load_ants()
+    pointer = ants.internal.get_pointer_string
     guess = np.eye(4) if start is None else start
     image = to_ants_image(moving, guess @ moving_affine)
     with tempfile.TemporaryDirectory(prefix="bids_gevnet-") as folder:
@@ -217,7 +213,7 @@ def register(
         # Always a regular sample, even of all points: ANTs' dense mode visits the whole volume,
         # mask or not, and takes five to ten times as long.
         metric = (
-            f"{schedule.metric}[{get_pointer_string(fixed)},{get_pointer_string(image)},1,"
+            f"{schedule.metric}[{pointer(fixed)},{pointer(image)},1,"
             f"{schedule.parameter},Regular,{schedule.sampling:g}]"
         )
         initial = "identity"
@@ -233,8 +229,8 @@ def register(
             *("-o", prefix, "-v", "0"),
         ]
         if fixed_mask is not None:
-            other = "NA" if moving_mask is None else get_pointer_string(moving_mask)
-            arguments += ["-x", f"[{get_pointer_string(fixed_mask)},{other}]"]
+            other = "NA" if moving_mask is None else pointer(moving_mask)
+            arguments += ["-x", f"[{pointer(fixed_mask)},{other}]"]
         try:
             ants.registration(arguments, None)
         except RuntimeError as error:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
-import torch
 
 from bids_gevnet.dwi.conform import conform, ras_order
 from bids_gevnet.dwi.gradients import (
@@ -41,6 +40,7 @@ from bids_gevnet.settings import B0_THRESHOLD
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import torch
     from numpy.typing import ArrayLike, NDArray
 
     from bids_gevnet.dwi.model_corrector.corrector import Correction
@@ -61,8 +61,9 @@ class Corrected:
     bvecs : (n, 3) array
         Gradients turned with the head, in FSL's convention, as the input.
     motion : (n, 6) array
-        Where the head was: trans_x, trans_y, trans_z in mm and rot_x, rot_y, rot_z in rad, about
-        the centre of the volume and along the axes nearest to R, A and S.
+        What leads from each volume back to the first b0: trans_x, trans_y, trans_z in mm and
+        rot_x, rot_y, rot_z in rad, about the centre of the volume and along the axes nearest to
+        R, A and S.
     framewise_displacement : (n,) array
         mm, after Power et al. (2012); 0 for the first volume.
     transforms : (n, 4, 4) array
@@ -192,6 +193,7 @@ def correct(
     b0_threshold: float = B0_THRESHOLD,
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
+    device: torch.device | str = "cpu",
 ) -> Corrected:
     """Correct motion, eddy currents, outlier slices and, with an opposite b0, susceptibility.
 
@@ -221,6 +223,8 @@ def correct(
         Volumes at a time; the result does not depend on it.
     levels : sequence of Level
         Resolutions, from coarse to fine.
+    device : torch.device
+        Where to compute: "cpu", or "cuda" for a GPU.
 
     Returns
     -------
@@ -260,7 +264,9 @@ def correct(
         other = conform(opposite_b0, world if opposite_affine is None else opposite_affine)
         start = other.old_to_new @ np.linalg.inv(image.old_to_new)
         opposite.append(OppositeB0(other.data, start, readout_ratio))
-    estimate = estimate_correction(series, opposite, n_threads=n_threads, levels=levels)
+    estimate = estimate_correction(
+        series, opposite, n_threads=n_threads, levels=levels, device=device
+    )
     correction = estimate.correction
     back = np.linalg.inv(image.old_to_new).astype(np.float64)
     warp = correction.warp
@@ -294,9 +300,11 @@ def estimate_correction(
     series: DiffusionSeries,
     opposite: Iterable[OppositeB0] = (),
     *,
+    acquired_b0: NDArray[Any] | None = None,
     anatomy: Anatomy | None = None,
     n_threads: int = 1,
     levels: Sequence[Level] = LEVELS,
+    device: torch.device | str = "cpu",
 ) -> Estimate:
     """Estimate the correction of a conformed series; nothing is interpolated yet.
 
@@ -305,19 +313,24 @@ def estimate_correction(
     series : DiffusionSeries
     opposite : iterable of OppositeB0
         The first on the grid of the series serves; those after it are never read.
+    acquired_b0 : (X, Y, Z) array, optional
+        First b0 of the series as it was acquired, where the series was denoised or unrung: it is
+        what opposite b0s are compared with, which were not.
     anatomy : Anatomy, optional
         To estimate the susceptibility field from where no opposite b0 serves.
     n_threads : int
         Volumes at a time; the result does not depend on it.
     levels : sequence of Level
         Resolutions, from coarse to fine.
+    device : torch.device
+        Where to compute.
 
     Returns
     -------
     estimate : Estimate
     """
     trials: list[tuple[str, Trial]] = []
-    field, outcome = _estimate_field(series, opposite, trials)
+    field, outcome = _estimate_field(series, opposite, trials, acquired_b0)
     if anatomy is not None and outcome in {"no_opposite_b0", "same_direction", "another_grid"}:
         field, outcome = _estimate_field_from_anatomy(series, anatomy)
     correction = correct_series(
@@ -325,7 +338,7 @@ def estimate_correction(
         None if field is None else field.field,
         levels=levels,
         n_threads=n_threads,
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=device,
     )
     return Estimate(correction, field, outcome, tuple(trials))
 
@@ -362,13 +375,18 @@ class _How(TypedDict):
 
 
 def _estimate_field(
-    series: DiffusionSeries, opposite: Iterable[OppositeB0], trials: list[tuple[str, Trial]]
+    series: DiffusionSeries,
+    opposite: Iterable[OppositeB0],
+    trials: list[tuple[str, Trial]],
+    acquired_b0: NDArray[Any] | None,
 ) -> tuple[Susceptibility | None, FieldOutcome]:
     """Estimate the susceptibility field from the first usable b0, if there is one."""
     b0 = series.shells.b0
     if not b0.size:
         return None, "no_opposite_b0"
-    first = np.asarray(series.data[..., b0[0]], dtype=np.float32)
+    first = np.asarray(
+        series.data[..., b0[0]] if acquired_b0 is None else acquired_b0, dtype=np.float32
+    )
     outcome: FieldOutcome = "no_opposite_b0"
     for other in opposite:
         if other.volume is None or other.volume.shape != first.shape:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.child_processes import end_with_parent
-from bids_gevnet.dwi.ants_linear import Schedule, limit_itk_threads, register, to_ants_image
+from bids_gevnet.dwi.ants_linear import Schedule, register, to_ants_image
 from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.interpolation import coarsen, resample_volume
 from bids_gevnet.dwi.mask import head_mask
@@ -197,7 +197,6 @@ def _register_one(
         Schedule,
     ],
 ) -> NDArray[np.float64]:
-    limit_itk_threads()
     target, volume, affine, start, schedule = task
     if not np.any(volume > 0) or not np.any(target > 0):
         return start  # an empty volume has no position

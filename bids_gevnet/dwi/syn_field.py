@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet.dwi.ants_linear import limit_itk_threads
+from bids_gevnet.dwi.ants_linear import load_ants
 from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.interpolation import resample_volume
 from bids_gevnet.dwi.mask import brain_mask, grow_mask
@@ -85,9 +85,7 @@ def _register_along(
     moving: NDArray[Any], fixed: NDArray[Any], sizes_mm: NDArray[np.float64], axis: int
 ) -> NDArray[np.float32]:
     """Register with SyN along one voxel axis; return where fixed points lie, mm further along."""
-    limit_itk_threads()
-    import ants
-
+    ants = load_ants()
     images = [
         ants.from_numpy(np.asarray(image, dtype=np.float32), spacing=sizes_mm.tolist())
         for image in (fixed, moving)

@@ -99,11 +99,14 @@ class BiasFacts(Facts):
         Whether the corrected series was divided by a bias field.
     lowest, highest : float or None
         1st and 99th percentile of the field in the brain, where its median is 1; no unit.
+    reason : str
+        Why not, where it was not corrected.
     """
 
     corrected: bool | None = None
     lowest: float | None = None
     highest: float | None = None
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,13 +352,19 @@ class PredictionFacts(Facts):
     Attributes
     ----------
     task : str
-        Name of the classification; no unit.
+        Name of the classification or regression; no unit.
     network : str
         Name of the network; no unit.
     label : str
-        Most probable class.
+        Most probable class; the column that is predicted, for a number.
     probabilities : mapping of str to float
-        Calibrated probability of each class, from 0 to 1.
+        Calibrated probability of each class, from 0 to 1; None for a number.
+    value : float or None
+        Predicted number, in `unit`; None for classes.
+    unit : str
+        Unit of the number, as participants.json of the training data gives it.
+    typical_error : float or None
+        Mean absolute error of the models of the folds in people they had not seen, in `unit`.
     harmonised : bool or None
         Whether the samples were scaled with the model's gains of the scan's site.
     warnings : tuple of str
@@ -366,6 +375,9 @@ class PredictionFacts(Facts):
     network: str = ""
     label: str = ""
     probabilities: Mapping[str, Fraction] | None = None
+    value: float | None = None
+    unit: str = ""
+    typical_error: float | None = None
     harmonised: bool | None = None
     warnings: tuple[str, ...] = ()
 

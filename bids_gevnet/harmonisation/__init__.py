@@ -10,7 +10,9 @@ Read in this order:
    (`association` says how far the two go together);
 4. `glm`: one linear model per voxel and degree, shrunk where it is uncertain;
 5. `gains`: what the model leaves, and how it acts on a scan;
-6. `scans`: all of it for the scans of a study.
+6. `scans`: all of it for the scans of a study;
+7. `adaptation`: a site that comes later, from its unlabelled scans (`reference` is what it is
+   brought to).
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING
 from bids_gevnet.lazy import export
 
 if TYPE_CHECKING:
+    from bids_gevnet.harmonisation.adaptation import adapt as adapt
     from bids_gevnet.harmonisation.association import cramers_v as cramers_v
     from bids_gevnet.harmonisation.association import cross_table as cross_table
     from bids_gevnet.harmonisation.gains import RishGains as RishGains
@@ -33,6 +36,7 @@ else:
             "rish": ["rish_features"],
             "glm": ["fit_rish_glm"],
             "gains": ["RishGains"],
+            "adaptation": ["adapt"],
             "association": ["cramers_v", "cross_table"],
         },
     )

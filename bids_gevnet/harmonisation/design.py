@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bids_gevnet.harmonisation.association import cramers_v, cross_table
+from bids_gevnet.harmonisation.reference import Covariate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +55,8 @@ class Design:
         Cramér's V of site and diagnosis over people; 0 if there is only one of either or too few.
     warnings : tuple of str
         Sentences for the reader.
+    covariates : tuple of Covariate
+        How the last columns were made, in their order.
     """
 
     matrix: NDArray[np.float64]
@@ -62,6 +65,7 @@ class Design:
     columns: tuple[str, ...]
     association: float
     warnings: tuple[str, ...] = field(default=())
+    covariates: tuple[Covariate, ...] = ()
 
 
 def build_design(
@@ -93,18 +97,19 @@ def build_design(
     columns: list[str] = []
     warnings: list[str] = []
     association = 0.0
+    encoded: list[Covariate] = []
     if groups is not None and len(set(groups)) > 1:
-        block, labels, _ = _encode("diagnosis", groups)
+        block, made, _ = _encode("diagnosis", groups)
         matrix = np.hstack([matrix, block])
-        columns += labels
+        columns += map(_title, made)
         pairs = sorted(set(zip(people, sites, map(str, groups), strict=True)))
         association = cramers_v(cross_table([p[1] for p in pairs], [p[2] for p in pairs])) or 0.0
         warnings += _confounding(names, sites, groups, _components(matrix, names))
     components = _components(matrix, names) if columns else alone
     for name, values in (covariates or {}).items():
-        block, labels, missing = _encode(name, values)
+        block, made, missing = _encode(name, values)
         wider = np.hstack([matrix, block])
-        if not labels:
+        if not made:
             warnings.append(f"{name} is the same for everybody or unknown: not in the model.")
         elif count - np.linalg.matrix_rank(wider) < MIN_RESIDUAL_DOF:
             warnings.append(f"Too few people to account for {name} in the harmonisation.")
@@ -114,12 +119,21 @@ def build_design(
             )
         else:
             matrix = wider
-            columns += labels
+            columns += map(_title, made)
+            encoded += made
             if missing:
                 warnings.append(
                     f"{name} is missing for {missing} scans: the mean is used instead."
                 )
-    return Design(matrix, names, components, tuple(columns), association, tuple(warnings))
+    return Design(
+        matrix,
+        names,
+        components,
+        tuple(columns),
+        association,
+        tuple(warnings),
+        tuple(encoded),
+    )
 
 
 def person_weights(participants: Sequence[str], sites: Sequence[str]) -> NDArray[np.float64]:
@@ -135,22 +149,31 @@ def person_weights(participants: Sequence[str], sites: Sequence[str]) -> NDArray
     return np.array([1 / counted[unit] for unit in units])
 
 
-def _encode(name: str, values: Sequence[Value]) -> tuple[NDArray[np.float64], list[str], int]:
-    """Centred columns of one covariate, their names, and how many values are missing."""
+def _title(covariate: Covariate) -> str:
+    return covariate.name if covariate.level is None else f"{covariate.name}: {covariate.level}"
+
+
+def _encode(
+    name: str, values: Sequence[Value]
+) -> tuple[NDArray[np.float64], list[Covariate], int]:
+    """Centred columns of one covariate, how they were made, and how many values are missing."""
     known = [value for value in values if value is not None]
     missing = len(values) - len(known)
     if len(set(known)) < 2:
         return np.empty((len(values), 0)), [], missing
     if all(isinstance(value, (int, float)) for value in known):
         column = np.array([np.nan if v is None else float(v) for v in values])
-        column = (column - np.nanmean(column)) / np.nanstd(column)
-        return np.nan_to_num(column)[:, None], [name], missing
+        centre, scale = float(np.nanmean(column)), float(np.nanstd(column))
+        column = (column - centre) / scale
+        return np.nan_to_num(column)[:, None], [Covariate(name, None, centre, scale)], missing
     levels = sorted({str(value) for value in known})[1:]
     block = np.array([[float(str(v) == level) for level in levels] for v in values])
     present = np.array([value is not None for value in values])
-    block -= block[present].mean(axis=0)
+    centres = block[present].mean(axis=0)
+    block -= centres
     block[~present] = 0.0
-    return block, [f"{name}: {level}" for level in levels], missing
+    made = [Covariate(name, level, float(c)) for level, c in zip(levels, centres, strict=True)]
+    return block, made, missing
 
 
 def _components(

@@ -22,6 +22,7 @@ import numpy as np
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.harmonisation.features import fit_limits
+from bids_gevnet.harmonisation.reference import reference_from_arrays
 from bids_gevnet.harmonisation.rish import DEGREES
 from bids_gevnet.sphere.harmonics import analysis_matrix, even_degrees, synthesis_matrix
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from bids_gevnet.harmonisation.reference import Reference
 
 _CHUNK = 16384
 _MAX_BYTES = 4 * 1024**3
@@ -57,6 +60,9 @@ class RishGains:
     warnings : tuple of str
     b_values : tuple of float
         Of the shells, in the order of the samples; empty for one shell of any b-value.
+    training : Reference or None
+        What harmonised training scans look like, for sites that come later; None in files of
+        earlier versions.
 
     Examples
     --------
@@ -75,6 +81,7 @@ class RishGains:
     columns: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     b_values: tuple[float, ...] = ()
+    training: Reference | None = None
 
     def __post_init__(self) -> None:
         wrong = (
@@ -143,7 +150,7 @@ class RishGains:
             return result
         gains = self.gains[self.sites.index(site)]
         gains = (gains if mask is None else gains[mask]).reshape(-1, len(self.degrees))
-        analysis, synthesis, membership = self._operators()
+        analysis, synthesis, membership = self.operators()
         flat = result.reshape(-1, len(analysis))  # (voxels * shells, points)
         for start in range(0, len(flat), _CHUNK):
             piece = slice(start, start + _CHUNK)
@@ -152,7 +159,7 @@ class RishGains:
             flat[piece] += coefficients @ synthesis
         return result
 
-    def _operators(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    def operators(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """Analysis (points, n), synthesis (n, points) and which column is of which degree."""
         lmax, _ = fit_limits(self.nside)
         column_degree = even_degrees(lmax)
@@ -178,8 +185,12 @@ class RishGains:
             "warnings": self.warnings,
             "b_values": self.b_values,
         }
+        arrays = {"gains": self.gains}
+        if self.training is not None:
+            facts["training"], kept = self.training.to_arrays()
+            arrays |= kept
         text = json.dumps(facts, sort_keys=True).encode()
-        np.savez_compressed(target, gains=self.gains, facts=np.frombuffer(text, np.uint8))
+        np.savez_compressed(target, facts=np.frombuffer(text, np.uint8), **arrays)
 
 
 def load_gains(path: Path) -> RishGains:
@@ -216,7 +227,11 @@ def _read(path: Path) -> RishGains:
             raise ValueError("another format")
         for name in ("sites", "degrees", "columns", "warnings", "b_values"):
             facts[name] = tuple(facts.get(name, ()) if name == "b_values" else facts[name])
-        return RishGains(gains=content["gains"].astype(np.float32), **_typed(facts))
+        training = facts.pop("training", None)
+        if training is not None:
+            training = reference_from_arrays(training, content)
+        gains = content["gains"].astype(np.float32)
+        return RishGains(gains=gains, training=training, **_typed(facts))
 
 
 def _typed(facts: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.harmonisation.design import build_design, person_weights
 from bids_gevnet.harmonisation.features import FWHM_MM
 from bids_gevnet.harmonisation.gains import RishGains
+from bids_gevnet.harmonisation.reference import Reference
 from bids_gevnet.harmonisation.rish import DEGREES
 
 if TYPE_CHECKING:
@@ -135,9 +136,10 @@ def fit_rish_glm(
         kept = np.tile(np.isin(degrees, allowed[site]), shells)
         log_gains[number] = np.where(kept, shrunk_level, 0.0)
         log_gains[number][inside] += np.where(kept, deviation, 0.0)
-    gains = np.exp(np.clip(log_gains / 2, -np.log(CLIP), np.log(CLIP)))
+    gains = gains_from_logs(log_gains)
+    totals = (products, squares, scan_means)
     return RishGains(
-        gains=gains.astype(np.float32),
+        gains=gains,
         sites=design.sites,
         degrees=tuple(degrees),
         nside=nside,
@@ -147,7 +149,49 @@ def fit_rish_glm(
         columns=design.columns,
         warnings=(*design.warnings, *warnings),
         b_values=tuple(b_values),
+        training=_reference(design, matrix, fit, totals, inside, mean, gains),
     )
+
+
+def _reference(
+    design: Design,
+    matrix: Floats,
+    fit: _Model,
+    totals: tuple[Floats, Floats, Floats],
+    inside: NDArray[np.bool_],
+    mean: Floats,
+    gains: NDArray[np.float32],
+) -> Reference | None:
+    """Keep what harmonised training scans look like; nothing where they are too few."""
+    if fit.dof < 1:
+        return None
+    products, squares, scan_means = totals
+    people = np.square(matrix[:, : len(design.sites)]).sum(axis=0)  # of each site
+    shifts = 2 * np.log(gains[:, inside].astype(np.float64))
+    harmonised = products[: len(design.sites)] + people[:, None, None] * shifts
+    count = len(design.covariates)
+    columns = slice(matrix.shape[1] - count, matrix.shape[1])
+    return Reference(
+        inside=inside,
+        mean=mean + harmonised.sum(axis=0) / people.sum(),
+        effects=np.tensordot(fit.inverse[columns], products, axes=1),
+        variance=fit.variance(products, squares),
+        level_variance=fit.variance(matrix.T @ scan_means, np.square(scan_means).sum(axis=0)),
+        leverage=np.diagonal(fit.inverse)[columns],
+        people=round(people.sum()),
+        covariates=design.covariates,
+    )
+
+
+def gains_from_logs(log_gains: Floats) -> NDArray[np.float32]:
+    """Turn differences of log RISH, an energy, into clipped gains of amplitudes."""
+    gains = np.exp(np.clip(log_gains / 2, -np.log(CLIP), np.log(CLIP)))
+    return np.asarray(gains, np.float32)
+
+
+def usable_degrees(people: int, degrees: tuple[int, ...]) -> tuple[int, ...]:
+    """Degrees that so many people of a site can be corrected in."""
+    return tuple(d for d in degrees if people >= MIN_PARTICIPANTS.get(d, 12))
 
 
 def shrink(delta: Floats, se: Floats, level: Floats, level_se: Floats) -> tuple[Floats, Floats]:
@@ -187,10 +231,15 @@ class _Model:
     ) -> tuple[Floats, Floats]:
         """Estimate and standard error from X^T Y and the sums of the squares of Y."""
         beta = np.tensordot(self.inverse, products, axes=1)  # (columns, ...)
-        residual = squares - np.einsum("p...,p...->...", beta, products)
-        variance = np.maximum(residual, 0) / max(self.dof, 1)
         estimate = np.asarray(np.tensordot(contrast, beta, axes=1), dtype=np.float64)
+        variance = self.variance(products, squares)
         return estimate, np.sqrt(variance * float(contrast @ self.inverse @ contrast))
+
+    def variance(self, products: Floats, squares: Floats) -> Floats:
+        """Residual variance from the same sums."""
+        beta = np.tensordot(self.inverse, products, axes=1)
+        residual = squares - np.einsum("p...,p...->...", beta, products)
+        return np.asarray(np.maximum(residual, 0) / max(self.dof, 1))
 
 
 def _allowed_degrees(
@@ -205,7 +254,7 @@ def _allowed_degrees(
     warnings = []
     for site in design.sites:
         people = len({p for p, s in zip(participants, sites, strict=True) if s == site})
-        usable = tuple(d for d in degrees if people >= MIN_PARTICIPANTS.get(d, 12))
+        usable = usable_degrees(people, degrees)
         component = next(c for c in design.components if site in c)
         allowed[site] = usable if len(component) > 1 else ()
         if reference is not None and (site == reference or reference not in component):

@@ -1,5 +1,6 @@
 """Read and write the table of confounds: motion, eddy currents and outlier slices."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ def write_confounds(
     parameters: npt.NDArray[np.float64],
     outlier_slices: npt.NDArray[np.integer[Any]] | None = None,
     eddy_displacement: npt.NDArray[np.float64] | None = None,
+    *,
+    starts: Sequence[int] = (0,),
 ) -> Path:
     """Write motion, framewise displacement and outlier slices as BIDS writes time series.
 
@@ -30,10 +33,13 @@ def write_confounds(
         Slices that were replaced by their prediction.
     eddy_displacement : (n,) array, optional
         By eddy currents, root mean square over the head, mm.
+    starts : sequence of int
+        First volume of each run. Nothing comes before it, and motion is told against the first b0
+        of its own run: framewise displacement is not defined there.
     """
     table = pd.DataFrame(parameters, columns=list(MOTION))
     displacement = framewise_displacement(parameters)
-    displacement[:1] = np.nan  # nothing comes before the first volume
+    displacement[list(starts)] = np.nan
     table.insert(0, "framewise_displacement", displacement)
     if outlier_slices is not None:
         table["outlier_slices"] = outlier_slices

@@ -72,6 +72,8 @@ class CorrectSeriesInputSpec(BaseInterfaceInputSpec):
     )
     b0_threshold = traits.Float(B0_THRESHOLD, usedefault=True, desc="largest b-value of a b0")
     num_threads = traits.Int(1, usedefault=True, nohash=True, desc="volumes at a time")
+    # Nipype's own name: it runs one node that says so per GPU at a time.
+    use_gpu = traits.Bool(False, usedefault=True, nohash=True, desc="on a GPU, if torch finds it")
 
 
 class CorrectSeriesOutputSpec(TraitedSpec):
@@ -91,6 +93,8 @@ class CorrectSeries(SimpleInterface):
     output_spec = CorrectSeriesOutputSpec
 
     def _run_interface(self, runtime: Any) -> Any:
+        import torch
+
         from bids_gevnet.dwi.correction import estimate_correction
         from bids_gevnet.dwi.model_corrector.corrector import DiffusionSeries
 
@@ -108,8 +112,10 @@ class CorrectSeries(SimpleInterface):
                 slice_axis,
             ),
             self._opposite_b0s(),
+            acquired_b0=self._acquired_b0(shells),
             anatomy=self._anatomy() if isdefined(self.inputs.t1w) else None,
             n_threads=self.inputs.num_threads,
+            device="cuda" if self.inputs.use_gpu and torch.cuda.is_available() else "cpu",
         )  # fmt: skip
         self._write(folder, series, estimate.correction, slice_axis)
         outcome = estimate.outcome
@@ -150,6 +156,16 @@ class CorrectSeries(SimpleInterface):
                 continue
             start = other.old_to_new @ np.linalg.inv(conformed.old_to_new)
             yield OppositeB0(other.data, start, ratio, certain, Path(image).name)
+
+    def _acquired_b0(self, shells: Shells) -> npt.NDArray[Any] | None:
+        """Read the b0 that opposite ones are compared with from the raw image, as those are.
+
+        One or two volumes of a field map cannot be denoised, so the run's are taken as acquired.
+        """
+        if not (self.inputs.opposite_images and shells.b0.size):
+            return None
+        data, affine = read_image(self.inputs.raw_image)
+        return conform(np.asarray(data[..., shells.b0[0]]), affine).data
 
     def _anatomy(self) -> "Anatomy":
         """Read the T1w; headers say where it lies."""

@@ -61,7 +61,8 @@ class EddyInputSpec(BaseInterfaceInputSpec):
     """Conformed runs on one grid and how each was acquired, one list entry per run."""
 
     program = File(exists=True, mandatory=True, desc="the eddy executable")
-    uses_gpu = traits.Bool(False, usedefault=True, desc="whether it is a CUDA build")
+    # Nipype's own name: it runs one node that says so per GPU at a time.
+    use_gpu = traits.Bool(False, usedefault=True, desc="whether it is a CUDA build")
     images = traits.List(File(exists=True), mandatory=True, desc="conformed series")
     gradients = traits.List(File(exists=True), mandatory=True, desc="gradients in world RAS")
     mask = File(exists=True, mandatory=True, desc="brain, in the corrected b0 where topup ran")
@@ -124,7 +125,7 @@ class Eddy(SimpleInterface):
         base, program = folder / "eddy", Path(self.inputs.program)
         run_program(
             eddy_arguments(
-                EddyBinary(program, uses_gpu=self.inputs.uses_gpu),
+                EddyBinary(program, uses_gpu=self.inputs.use_gpu),
                 data=self._write_input(folder, runs),
                 mask=Path(self.inputs.mask),
                 bvals=folder / "bvals",

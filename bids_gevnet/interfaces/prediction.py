@@ -1,4 +1,4 @@
-"""Harmonise a scan as a trained model's data were harmonised, and predict its class."""
+"""Harmonise a scan as a trained model's data were harmonised, and predict its class or number."""
 
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,13 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.facts import PredictionFacts
+from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.interfaces.confounds import read_confounds
 from bids_gevnet.interfaces.series import read_image, read_mask, write_facts
 
@@ -28,6 +30,7 @@ class HarmoniseInputSpec(BaseInterfaceInputSpec):
     site = traits.Str(mandatory=True, desc="as the training data name it")
     participant = traits.Str(mandatory=True, desc="label; nobody of the training data is taken")
     dataset = traits.Str(mandatory=True, desc="name of the dataset")
+    gains = File(exists=True, desc="gains for a site the model was not trained on")
 
 
 class HarmoniseOutputSpec(TraitedSpec):
@@ -56,6 +59,7 @@ class Harmonise(SimpleInterface):
             site=self.inputs.site,
             participant=self.inputs.participant,
             dataset=self.inputs.dataset,
+            adapted=load_gains(Path(self.inputs.gains)) if isdefined(self.inputs.gains) else None,
         )
         volume = np.zeros(samples.shape, np.float32)
         volume[mask] = scan.values
@@ -75,17 +79,18 @@ class PredictInputSpec(BaseInterfaceInputSpec):
     mask = File(exists=True, mandatory=True, desc="brain in template space")
     confounds = File(exists=True, mandatory=True, desc="motion per volume")
     site = traits.Str(mandatory=True, desc="as the training data name it")
+    adaptation = traits.Str("", usedefault=True, desc="what gains for a new site rest on")
 
 
 class PredictOutputSpec(TraitedSpec):
     """A prediction."""
 
-    table = File(exists=True, desc="one row per class")
+    table = File(exists=True, desc="one row per class, or one for a number")
     facts = File(exists=True, desc="PredictionFacts of the scan")
 
 
 class Predict(SimpleInterface):
-    """Give calibrated probabilities, and say where the scan is unlike the training data."""
+    """Give probabilities or a number, and say where the scan is unlike the training data."""
 
     input_spec = PredictInputSpec
     output_spec = PredictOutputSpec
@@ -103,6 +108,7 @@ class Predict(SimpleInterface):
             mask,
             site=self.inputs.site,
             motion=float(displacement.mean()),
+            adaptation=self.inputs.adaptation,
         )
         write_prediction(folder / "prediction.tsv", prediction)
         self._results["table"] = str(folder / "prediction.tsv")
@@ -110,7 +116,10 @@ class Predict(SimpleInterface):
             task=prediction.task,
             network=prediction.network,
             label=prediction.label,
-            probabilities=prediction.probabilities,
+            probabilities=prediction.probabilities or None,
+            value=prediction.value,
+            unit=prediction.unit,
+            typical_error=prediction.typical_error,
             harmonised=self.inputs.harmonised,
             warnings=prediction.warnings,
         )

@@ -309,5 +309,6 @@ class JoinRuns(SimpleInterface):
                 parameters,
                 further.get("outlier_slices"),
                 further.get("eddy_displacement"),
+                starts=np.cumsum([0, *map(len, tables[:-1])]).tolist(),
             )
         )

@@ -17,6 +17,7 @@ from nipype.interfaces.base import (
     File,
     SimpleInterface,
     TraitedSpec,
+    isdefined,
     traits,
 )
 
@@ -31,9 +32,10 @@ class ReadCohortInputSpec(BaseInterfaceInputSpec):
 
     output_dir = Directory(exists=True, mandatory=True, desc="where the participant level wrote")
     bids_dir = Directory(exists=True, mandatory=True, desc="the dataset, for labels and scanners")
-    tables = traits.List(File(exists=True), desc="participants.tsv and every sessions.tsv")
+    tables = traits.List(File(exists=True), desc="participants.tsv, its JSON, every sessions.tsv")
     derivatives = traits.List(File(exists=True), desc="samples and masks of every scan")
-    target = traits.Str(desc="column with the class")
+    target = traits.Str(desc="column with the class or number")
+    task = traits.Str("auto", usedefault=True, desc="whether it holds classes or a number")
     site = traits.Str(desc="column with the site")
     covariates = traits.List(traits.Str(), desc="columns that harmonisation keeps")
     folds = traits.Int(mandatory=True, desc="people that every class needs")
@@ -66,6 +68,7 @@ class ReadCohort(SimpleInterface):
             Path(self.inputs.output_dir),
             Path(self.inputs.bids_dir),
             target=self.inputs.target or None,
+            task=self.inputs.task,
             site=self.inputs.site or None,
             covariates=tuple(self.inputs.covariates),
             folds=self.inputs.folds,
@@ -359,6 +362,7 @@ class ScoreCohortInputSpec(BaseInterfaceInputSpec):
     weights = File(exists=True, mandatory=True, desc="its weights, so that a change is noticed")
     card = File(exists=True, mandatory=True, desc="its model.json, for the same reason")
     output_dir = traits.Str(mandatory=True, desc="where the tables go")
+    adapt = traits.Bool(False, usedefault=True, desc="harmonise new sites without labels")
     threads = traits.Int(1, usedefault=True, nohash=True, desc="threads to use")
     gpu = traits.Bool(False, usedefault=True, nohash=True, desc="on a GPU")
 
@@ -371,7 +375,7 @@ class ScoreCohortOutputSpec(TraitedSpec):
 
 
 class ScoreCohort(SimpleInterface):
-    """Score people whom a finished model has never seen; nothing is fitted."""
+    """Score people whom a finished model has never seen; nothing is fitted to labels."""
 
     input_spec = ScoreCohortInputSpec
     output_spec = ScoreCohortOutputSpec
@@ -390,6 +394,7 @@ class ScoreCohort(SimpleInterface):
                 Path(self.inputs.model),
                 output,
                 Processes(device=single_device(gpu=self.inputs.gpu)),
+                adapt=self.inputs.adapt,
             )
         path = Path(runtime.cwd) / "about.json"
         write_json(path, about)
@@ -466,6 +471,8 @@ class MapSaliencyInputSpec(BaseInterfaceInputSpec):
 
     jobs = traits.List(File(exists=True), mandatory=True, desc="jobs of the folds of one network")
     weights = traits.List(File(exists=True), mandatory=True, desc="weights of their models")
+    atlas = File(exists=True, desc="label image of regions, in template space")
+    atlas_names = File(exists=True, desc="names of its labels, so that a change is noticed")
     gpu = traits.Bool(False, usedefault=True, nohash=True, desc="on a GPU")
 
 
@@ -487,6 +494,7 @@ class MapSaliency(SimpleInterface):
 
         written = write_saliency_maps(
             [_read_job(path) for path in self.inputs.jobs],
+            atlas=Path(self.inputs.atlas) if isdefined(self.inputs.atlas) else None,
             device=single_device(gpu=self.inputs.gpu),
         )
         self._results["maps"] = [str(path) for path in written]

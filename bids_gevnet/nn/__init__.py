@@ -25,6 +25,7 @@ Read in this order:
 2. `steerable_kernels`: the kernels that commute with a change of frame, first and second order;
 3. `gauge_convolution`: GEConv, Eq. (1), and GEVConv, Definition 3.3 and Eq. (3), computed by
    `fused_volterra` from the `response_matrices` of a grid (`all_products` for more products);
+   `compiled` has the same in C++ for the CPU;
 4. `nonlinearity`, `norm`, `pool`: what stands between two convolutions (`geometry` keeps the
    constants of a grid out of model files);
 5. `gevnet`: networks on a sphere, written as the paper writes them; `deepsphere` is what

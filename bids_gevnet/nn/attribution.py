@@ -92,6 +92,8 @@ class Saliency:
 def margin(scores: Tensor, target: int) -> Tensor:
     """Score of a class minus the mean of the others: (samples, classes) to (samples,) tensor."""
     n_classes = scores.shape[1]
+    if n_classes == 1:  # a number that is predicted has no others beside it
+        return scores[:, 0]
     return (scores[:, target] * n_classes - scores.sum(1)) / (n_classes - 1)
 
 
@@ -212,7 +214,10 @@ def saliency(
     # One pass over the attribution each, without a squared copy of it.
     n_directions = len(attribution)
     voxels = torch.linalg.vector_norm(attribution, dim=0) / n_directions**0.5
-    inside = torch.stack([torch.linalg.vector_norm(a[mask]) for a in attribution])
+    brain = mask.flatten().nonzero()[:, 0]  # once: a GPU's host waits for it
+    inside = torch.stack(
+        [torch.linalg.vector_norm(a.flatten().index_select(0, brain)) for a in attribution]
+    )
     shells = network.shells
     return Saliency(chosen, scores, attribution, voxels, inside / mask.sum().sqrt(), shells)
 

@@ -35,6 +35,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.nn.compiled.encoding import compiled_encode
+from bids_gevnet.nn.compiled.library import serves
 from bids_gevnet.nn.inverse_sqrt import inverse_sqrt
 from bids_gevnet.nn.kappa import QUADRATIC, Kappa
 from bids_gevnet.nn.kmeans import spherical_kmeans
@@ -119,6 +121,7 @@ class CKNLayer(nn.Module):
             )
         self.kappa, self.size, self.stride, self.eps = kappa, size, stride, eps
         self.filters = nn.Parameter(torch.randn(n_out, n_in, size, size, size))
+        self._matrices: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
         self.project_()
 
     @torch.no_grad()
@@ -134,14 +137,16 @@ class CKNLayer(nn.Module):
 
     def encode(self, x: Tensor) -> Tensor:
         """|x| kappa(Z^T x / |x|) at every voxel: (n, n_in, x, y, z) to (n, n_out, x, y, z)."""
-        dots = convolve(x, self.filters)
-        if self.kappa.is_linear:
-            return dots
+        # Not in half precision: rounding of single voxels is larger than what people differ by
+        # in the mean over a brain (benchmarks/results/precision.md).
         with torch.autocast(x.device.type, enabled=False):
             wide = x if x.dtype == torch.float64 else x.float()
+            dots = convolve(wide, self.filters.to(wide.dtype))
+            if self.kappa.is_linear:
+                return dots
             squares = wide.square().sum(1, keepdim=True)
             norms = (box_sum(squares, self.size) + _TINY).sqrt()
-            return norms * self.kappa(dots.to(wide.dtype) / norms)
+            return norms * self.kappa(dots / norms)
 
     def pool(self, x: Tensor) -> Tensor:
         """Gaussian mean around every s-th voxel: (n, c, x, y, z) to (n, c, x/s, y/s, z/s)."""
@@ -149,10 +154,18 @@ class CKNLayer(nn.Module):
             return x
         # One matrix per axis: its backward pass is 6 times faster on a CPU than that of a
         # depthwise convolution with stride, which was a third of the time of training.
-        along_x, along_y, along_z = (pooling_matrix(n, self.stride).to(x) for n in x.shape[2:])
+        along_x, along_y, along_z = (self._pooling(n, x) for n in x.shape[2:])
         n, channels, _, *rest = x.shape
         x = torch.matmul(along_x, x.flatten(3)).view(n, channels, -1, *rest)
         return along_y @ x @ along_z.T
+
+    def _pooling(self, n: int, like: Tensor) -> Tensor:
+        """Matrix of an axis of n voxels where `like` is, made and copied there once."""
+        key = (n, like.dtype, like.device)
+        if key not in self._matrices:
+            with torch.inference_mode(mode=False):  # may serve a backward pass later
+                self._matrices[key] = pooling_matrix(n, self.stride).to(like)
+        return self._matrices[key]
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the layer.
@@ -165,11 +178,28 @@ class CKNLayer(nn.Module):
         -------
         y : (volumes, n_out, ceil(x/s), ceil(y/s), ceil(z/s)) tensor
         """
-        encoded = self.encode(x)
+        pooled = self._fused(x) if self._has_kernel(x) else self._in_steps(x)
         # Whitening divides by small numbers: not for half precision.
         with torch.autocast(x.device.type, enabled=False):
-            wide = encoded if encoded.dtype == torch.float64 else encoded.float()
-            return torch.einsum("ij,njxyz->nixyz", self.whitening(), self.pool(wide))
+            return torch.einsum("ij,njxyz->nixyz", self.whitening(), pooled)
+
+    def _in_steps(self, x: Tensor) -> Tensor:
+        """Encode, then pool."""
+        encoded = self.encode(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.pool(encoded if encoded.dtype == torch.float64 else encoded.float())
+
+    def _has_kernel(self, x: Tensor) -> bool:
+        polynomial = self.kappa.kind == "polynomial"
+        return polynomial and serves(x, self.filters) and not torch.is_autocast_enabled("cpu")
+
+    def _fused(self, x: Tensor) -> Tensor:
+        """Encode and pool plane by plane."""
+        kappa = self.kappa
+        pooled: Tensor = compiled_encode(
+            x, self.filters, self.stride, kappa.is_linear, kappa.degree, kappa.offset
+        )
+        return pooled
 
     def sample_patches(
         self, x: Tensor, support: Tensor, n: int, generator: torch.Generator
@@ -196,8 +226,9 @@ class CKNLayer(nn.Module):
         centres = support.nonzero()
         if len(centres) == 0:
             return x.new_empty(0, self.filters[0].numel())
-        centres = centres[torch.randint(len(centres), (n,), generator=generator)]
-        reach = torch.arange(self.size)
+        drawn = torch.randint(len(centres), (n,), generator=generator)
+        centres = centres[drawn.to(centres.device)]
+        reach = torch.arange(self.size, device=centres.device)
         i, j, k = (centres[:, axis, None] + reach for axis in range(3))  # each (n, size)
         padded = F.pad(x, [half] * 6)
         patches = padded[:, i[:, :, None, None], j[:, None, :, None], k[:, None, None, :]]

@@ -139,6 +139,8 @@ class ScanNetwork(nn.Module):
         How to cut up a batch; training sets it. A network may ignore it.
     shells : int
         Shells of the scans it takes.
+    masks_on_host : bool
+        Whether masks may stay on the host while scans are on a GPU.
 
     Examples
     --------
@@ -156,6 +158,7 @@ class ScanNetwork(nn.Module):
     head: nn.Sequential
     pieces: Pieces = Pieces()
     shells: int = 1
+    masks_on_host: bool = False
 
     @property
     def reach(self) -> int | None:
@@ -232,6 +235,7 @@ class CompoundNetwork(ScanNetwork):
     """
 
     expand: Tensor
+    masks_on_host = True
 
     def __init__(
         self,
@@ -245,10 +249,10 @@ class CompoundNetwork(ScanNetwork):
         pieces: Pieces | None = None,
     ) -> None:
         super().__init__()
-        if classes < 2 or (ckn is None and sphere is None):
+        if classes < 1 or (ckn is None and sphere is None):
             raise InputError(
-                expected="at least 2 classes and a CKN or a spherical network",
-                found=f"{classes} classes, {'no' if ckn is None else 'a'} CKN and "
+                expected="at least 1 output and a CKN or a spherical network",
+                found=f"{classes} outputs, {'no' if ckn is None else 'a'} CKN and "
                 f"{'no' if sphere is None else 'a'} spherical network",
                 remedy="build the network by name with bids_gevnet.nn.build",
             )
@@ -319,12 +323,39 @@ class CompoundNetwork(ScanNetwork):
 
     def features(self, scans: Tensor, masks: Tensor) -> Tensor:
         """Mean feature vector of each scan, the classifier's input: (batch, n_features) tensor."""
-        return torch.stack([v.mean(0) for v in self.features_by_voxel(scans, masks)])
+        self._check(scans, masks)
+        return self.features_at(scans, self.brain_indices(scans, masks))
 
     def features_by_voxel(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
         """Features of each scan's coarse brain voxels: batch times (V_b, n_features)."""
         self._check(scans, masks)
-        index = [brain_index(mask, self.stride) for mask in masks.unbind(0)]
+        return self._voxels_at(scans, self.brain_indices(scans, masks))
+
+    def brain_indices(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
+        """Where the brain of each scan is in its feature maps, on the device of the scans.
+
+        Masks that stay on the host keep it from waiting for the device: how many voxels a mask
+        holds decides the shape of all that follows.
+        """
+        return [
+            brain_index(mask, self.stride).to(scans.device, non_blocking=True)
+            for mask in masks.unbind(0)
+        ]
+
+    def features_at(self, scans: Tensor, index: list[Tensor]) -> Tensor:
+        """Do what `features` does, for indices of brain voxels that are known already.
+
+        Nothing in here depends on the content of a tensor, so that a compiler sees it whole.
+
+        Parameters
+        ----------
+        scans : (batch, shells * 6 nside^2, X, Y, Z) tensor
+        index : list of (V_b,) int64 tensors
+            Of `brain_indices`.
+        """
+        return torch.stack([v.mean(0) for v in self._voxels_at(scans, index)])
+
+    def _voxels_at(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
         # (batch, directions, shells, X, Y, Z), then batch times (directions, channels, V_b)
         per_scan = self._volumes(self.shells_as_channels(scans), index)
         return self.to_features(per_scan, self.pieces)

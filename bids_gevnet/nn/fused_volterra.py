@@ -51,6 +51,10 @@ class Plan:
     rows: list[int]
     outs: list[int]
 
+    def lists(self) -> tuple[list[int], ...]:
+        """All sizes, in the order in which the operators take them."""
+        return self.components, self.channels, self.factors, self.rows, self.outs
+
     def pieces(self, weight: Tensor) -> list[list[tuple[slice, slice, Tensor]]]:
         """For each input frequency, a list of (rows of Z, rows of the output, matrix W_mn)."""
         by_frequency, at = [], 0
@@ -93,7 +97,12 @@ def _parts(batch: int, step: int) -> list[slice]:
 
 def _limits(x: Tensor) -> tuple[int, int]:
     """Longest part of the batch, and bytes of Z to make at a time."""
-    return (_BATCH, _CACHE_BYTES) if x.device.type == "cpu" else (_GPU_BATCH, _GPU_BYTES)
+    return (_BATCH if x.device.type == "cpu" else _GPU_BATCH), scratch_bytes(x)
+
+
+def scratch_bytes(x: Tensor) -> int:
+    """Bytes of scratch memory to use at a time where x is: a cache, or a part of a GPU."""
+    return _CACHE_BYTES if x.device.type == "cpu" else _GPU_BYTES
 
 
 def _groups(n_blocks: int, group: int) -> list[slice]:

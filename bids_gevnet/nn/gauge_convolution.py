@@ -6,12 +6,13 @@ r"""Gauge equivariant convolutions: Eq. (1) and its higher orders, Definition 3.
 with kernels that satisfy the steerability constraint of any order, Eq. (3), by Proposition
 3.5, and the block structure of Eq. (7). `steerable_kernels` lists them, `response_matrices`
 computes the first-order responses (where the transport t_(p <- q) and the ring quadrature are),
-`fused_volterra` multiplies and mixes them. Nothing here has a bias: on vectors it would break
-equivariance.
+`fused_volterra` multiplies and mixes them; on a CPU `compiled` does all three. Nothing here has a
+bias: on vectors it would break equivariance.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -19,7 +20,9 @@ from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.all_products import FullProducts, variance_shares
-from bids_gevnet.nn.fused_volterra import volterra
+from bids_gevnet.nn.compiled.library import serves
+from bids_gevnet.nn.compiled.volterra import compiled_volterra
+from bids_gevnet.nn.fused_volterra import Plan, volterra
 from bids_gevnet.nn.response_matrices import BlockedOperator, response_values
 from bids_gevnet.nn.steerable_kernels import Response, n_bases, response_scale, responses
 from bids_gevnet.sphere.quadrature import DEFAULT_Q, ring_stencil
@@ -232,7 +235,7 @@ class GEVConv(nn.Module):
         self.in_type.check(x, self.n_points)
         x = in_autocast_dtype(x)
         if self.order <= 2 and not self._full:
-            return self.responses.in_order(self._fused(x))
+            return self._fused(x)
         t = self.responses(x)
         out = torch.stack([self._mix(n, t_n) for n, t_n in t.items()]).sum(0)
         return self.responses.in_order(out if self.mixer is None else out + self.mixer(t))
@@ -250,20 +253,23 @@ class GEVConv(nn.Module):
         """Orders 1 and 2 in one operator: responses, products, mixing."""
         op, ins = self.responses.operator, self.in_type.frequencies
         pairs = [(n, m) for n in ins for m in self.out_type.frequencies]
-        j = [n_bases(n, 0, len(self.radii)) if self.order == 2 else 0 for n in ins]
-        out: Tensor = volterra(
-            x.contiguous(),
-            torch.cat([self.matrix(n, m).flatten() for n, m in pairs]).to(x.dtype),
-            [op.matrix(n, x.dtype) for n in ins],
-            op.sources,
-            op.targets,
+        weight = torch.cat([self.matrix(n, m).flatten() for n, m in pairs]).to(x.dtype)
+        plan = Plan(
             [self.in_type.components(n) for n in ins],
             [self.in_type.multiplicities[n] for n in ins],
-            j,
+            [n_bases(n, 0, len(self.radii)) if self.order == 2 else 0 for n in ins],
             [self.responses.n_rows(n, m) for n in ins for m in self.frequencies],
             self._out_sizes(),
         )
-        return out
+        if serves(x):
+            sizes = [op.n_target, len(ins), len(plan.outs), *chain(*plan.lists())]
+            compiled: Tensor = compiled_volterra(
+                x, weight, [op.entries(n) for n in ins], op.index, sizes
+            )
+            return compiled
+        matrices = [op.matrix(n, x.dtype) for n in ins]
+        out = volterra(x.contiguous(), weight, matrices, op.sources, op.targets, *plan.lists())
+        return self.responses.in_order(out)
 
     def _mix(self, n: int, t: Tensor) -> Tensor:
         """Any order: multiply by (1, K_0n, K_0n (x) K_0n, ...), then mix."""

@@ -49,8 +49,7 @@ def _stage(group: list[nn.Module]) -> Stage:
     def stage(x: Tensor, affine: Tensor | None, /) -> Tensor:
         layers = group
         if affine is not None:
-            x = _norm_of(group[0]).normalise(x, affine)
-            x = cast("RegularNonlinearity", group[0]).activate(x)
+            x = cast("RegularNonlinearity", group[0]).normalise_and_activate(x, affine)
             layers = group[1:]
         for layer in layers:
             x = layer(x)

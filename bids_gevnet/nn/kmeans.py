@@ -25,7 +25,8 @@ def spherical_kmeans(
         Not zero; their length does not matter.
     n_clusters : int
     generator
-        Source of all randomness, so that a seed fixes the result.
+        Source of all randomness, so that a seed fixes the result; on the CPU, wherever the
+        patches are.
     n_iterations : int
         At most so many rounds.
     block : int
@@ -71,7 +72,7 @@ def _spread_start(x: Tensor, n_clusters: int, generator: torch.Generator) -> Ten
     Of a few patches drawn with probability proportional to 1 - cosine, the one that leaves the
     least to the others becomes the next centre.
     """
-    first = torch.randint(len(x), (1,), generator=generator)
+    first = torch.randint(len(x), (1,), generator=generator).to(x.device)
     centres = x[first]
     distance = (1 - (x @ centres[0])).clamp_min(0)
     tries = 2 + int(math.log(n_clusters))
@@ -81,8 +82,8 @@ def _spread_start(x: Tensor, n_clusters: int, generator: torch.Generator) -> Ten
             drawn = _unit(torch.zeros_like(centres[:1]), generator)
         else:
             total = distance.double().cumsum(0)
-            places = torch.rand(tries, generator=generator, dtype=torch.float64) * total[-1]
-            drawn = x[torch.searchsorted(total, places).clamp_max(len(x) - 1)]
+            places = torch.rand(tries, generator=generator, dtype=torch.float64).to(x.device)
+            drawn = x[torch.searchsorted(total, places * total[-1]).clamp_max(len(x) - 1)]
         left = torch.minimum(distance[:, None], (1 - x @ drawn.T).clamp_min(0))  # (n, tries)
         best = left.sum(0).argmin()
         centres = torch.cat((centres, drawn[best][None]))
@@ -94,4 +95,5 @@ def _unit(vectors: Tensor, generator: torch.Generator) -> Tensor:
     """Scale to unit length; a vanishing vector becomes a random direction."""
     lost = vectors.norm(dim=1) < 1e-6
     noise = torch.randn(vectors.shape, generator=generator, dtype=vectors.dtype)
+    noise = noise.to(vectors.device)
     return torch.nn.functional.normalize(torch.where(lost[:, None], noise, vectors), dim=1)

@@ -26,7 +26,7 @@ gauge equivariant to rounding and cheaper than any sampling.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.fused_volterra import Workspace
+from bids_gevnet.nn.compiled.fibre import COEFFICIENTS, compiled_moments, compiled_relu
+from bids_gevnet.nn.compiled.library import serves
+from bids_gevnet.nn.fused_volterra import Workspace, scratch_bytes
 from bids_gevnet.nn.geometry import GeometryModule
 from bids_gevnet.nn.norm import MomentNorm
 
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from bids_gevnet.nn.fields import FieldType
     from bids_gevnet.sphere.frames import FloatArray
 
-_CACHE_BYTES = 4_000_000
 _EQUAL_AREAS = 1e-9  # HEALPix pixels differ by rounding only
 _SCRATCH = 12  # tensors per coefficient that the closed form needs at a time
 
@@ -118,20 +119,30 @@ class RegularNorm(MomentNorm):
         c = self.n_channels
         count = float(self.samples * x.shape[0] * x.shape[2])
         wide = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
-        mean, power, squares = self._statistics(wide[:, :c], wide[:, c:])
+        mean, power, squares = self._statistics(wide)
         if self.field.bandlimit:
             power = power + squares.view(-1, c).sum(0).double()
         first = count * mean
         return torch.stack((torch.full_like(first, count), first, count * (power + mean.square())))
 
-    def _statistics(self, scalars: Tensor, others: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance of the scalars, mean square of the other coefficients, per row."""
+        c = self.n_channels
+        scalars, others = x[:, :c], x[:, c:]
+        if serves(x) and x.numel():
+            weights = x.new_empty(0) if self.mean is None else self.mean.weights
+            mean, var = compiled_moments(x, weights).unbind(0)
+            return mean[:c], var[:c], var[c:] + mean[c:].square()
         if self.mean is None:
             var, mean = torch.var_mean(scalars, dim=(0, 2), correction=0)
             return mean.double(), var.double(), others.square().mean(dim=(0, 2))
         mean = self.mean(scalars)
         var = self.mean((scalars - mean[:, None]).square())
         return mean.double(), var.double(), self.mean(others.square())
+
+    def affine(self, x: Tensor) -> Tensor:
+        """Scale and shift for a whole batch, (points, dim, batch): (2, channels) tensor."""
+        return self.batch_affine(self.moments(x)) if self.training else self.running_affine()
 
     def normalise(self, x: Tensor, affine: Tensor) -> Tensor:
         """Scale all coefficients of a channel, shift its scalar: same shape as x."""
@@ -142,8 +153,7 @@ class RegularNorm(MomentNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise a whole batch, (points, dim, batch)."""
-        affine = self.batch_affine(self.moments(x)) if self.training else self.running_affine()
-        return self.normalise(x, affine)
+        return self.normalise(x, self.affine(x))
 
 
 class RegularNonlinearity(GeometryModule):
@@ -213,10 +223,33 @@ class RegularNonlinearity(GeometryModule):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise and apply the nonlinearity, (points, dim, batch) to the same."""
         self.field.check(x)
+        if isinstance(self.norm, RegularNorm):
+            return self.normalise_and_activate(x, self.norm.affine(x))
         return self.activate(x if self.norm is None else self.norm(x))
+
+    def normalise_and_activate(self, x: Tensor, affine: Tensor) -> Tensor:
+        """Apply the (2, channels) scale and shift of a `RegularNorm`, then the nonlinearity."""
+        if self._has_kernel(x):
+            return self._fused(x, affine.to(x.dtype))
+        return self.activate(cast("RegularNorm", self.norm).normalise(x, affine))
+
+    def _has_kernel(self, x: Tensor) -> bool:
+        sampled = self.samples is not None and self.field.bandlimit > 0
+        small = 2 * self.field.bandlimit + 1 in COEFFICIENTS
+        return sampled and small and self.function is F.relu and serves(x)
+
+    def _fused(self, x: Tensor, affine: Tensor) -> Tensor:
+        """Normalise, sample, ReLU and back without leaving the registers."""
+        n_coefficients = 2 * self.field.bandlimit + 1
+        h = torch.unflatten(x, 1, (n_coefficients, affine.shape[1]))
+        out: Tensor = compiled_relu(h, affine, self.synthesis.to(x.dtype))
+        return out.flatten(1, 2)
 
     def activate(self, x: Tensor) -> Tensor:
         """Apply the nonlinearity alone, to coefficients that are already normalised."""
+        if self._has_kernel(x):
+            one = x.new_ones(self.field.multiplicities[0])
+            return self._fused(x, torch.stack((one, torch.zeros_like(one))))
         if self.field.bandlimit == 0:
             return self.function(x)
         shape = x.shape
@@ -359,9 +392,9 @@ def _per_point(work: Workspace, name: str, matrix: Tensor, h: Tensor) -> Tensor:
 
 
 def _chunks(h: Tensor, samples: int) -> list[slice]:
-    """Slices of points whose samples fit in the cache."""
+    """Slices of points whose samples fit in the cache, or in a part of a GPU."""
     per_point = h.shape[2] * samples * h.element_size()
-    step = max(1, _CACHE_BYTES // max(1, per_point))
+    step = max(1, scratch_bytes(h) // max(1, per_point))
     return [slice(i, min(i + step, len(h))) for i in range(0, len(h), step)]
 
 

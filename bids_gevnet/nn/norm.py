@@ -38,6 +38,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bids_gevnet.nn.compiled.fibre import compiled_moments
+from bids_gevnet.nn.compiled.library import serves
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -101,8 +104,11 @@ def channel_moments(x: Tensor, channel_dim: int) -> Tensor:
         zero = x.sum(dims).double()  # keeps the graph, so that all processes stay in step
         return torch.stack((count, zero, zero))
     wide = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
-    var, mean = torch.var_mean(wide, dims, correction=0)
-    mean, var = mean.double(), var.double()
+    if serves(wide) and channel_dim % x.ndim == 1:
+        mean, var = compiled_moments(wide.flatten(2), wide.new_empty(0)).unbind(0)
+    else:
+        var, mean = torch.var_mean(wide, dims, correction=0)
+        mean, var = mean.double(), var.double()
     return torch.stack((count, count * mean, count * (var + mean.square())))
 
 

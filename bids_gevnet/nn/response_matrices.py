@@ -183,7 +183,22 @@ class BlockedOperator(GeometryModule):
         self.register_buffer("place", torch.from_numpy(layout.place), persistent=False)
         for n, value in values.items():
             self.register_exact(f"matrix{n}", layout.dense(stencil, value))
+        # The same as lists of neighbours, for the compiled kernels: CPU and float32 only, so that
+        # they need not follow the module.
+        starts = np.searchsorted(stencil.rows, np.arange(self.n_target + 1))
+        self.index = [
+            torch.from_numpy(array.astype(np.int32))
+            for array in (starts, stencil.cols, np.argsort(layout.place))
+        ]
+        self._entries = {
+            n: torch.from_numpy(np.ascontiguousarray(value.transpose(0, 2, 1), dtype=np.float32))
+            for n, value in values.items()
+        }
 
     def matrix(self, n: int, dtype: torch.dtype) -> Tensor:
         """(n_blocks, size * a_n, width * components) matrices."""
         return self.get_buffer(f"matrix{n}").to(dtype)
+
+    def entries(self, n: int) -> Tensor:
+        """(entries, components, a_n) float32 matrices of the pairs of neighbours in `index`."""
+        return self._entries[n]

@@ -16,7 +16,10 @@ highest b-value in odd groups. As phi and -phi have the same distribution, so ha
 shell in all groups; but where the lowest shell is brighter the highest is brighter in one group
 and darker in the other, as if kurtosis had changed. Without several shells nobody can tell.
 
-Group 0 has none; odd groups differ in angle, even ones in dispersion, later ones more so.
+Ageing is in everybody: ventricles widen and grey matter thins with the years, `age_effect` times
+0.2 % a year, whatever the group.
+
+Group 0 has no group effect; odd groups differ in angle, even ones in dispersion, later ones more.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ BASE_DISPERSION = 0.1
 _ANGLE_STEP_DEG = -25.0
 _DISPERSION_STEP = 0.4
 _ATROPHY_STEP = 0.1
+_ATROPHY_PER_YEAR = 0.002
 _COUPLING_STEP = 0.15
 _WAVES = 32
 _WAVELENGTH_MM = 60.0  # blobs of half of it, which voxels of 16 mm still see
@@ -141,8 +145,9 @@ def participant_state(settings: PhantomSettings, spec: ParticipantSpec) -> Tissu
     rng = participant_rng(settings.seed, spec.index, "tissue")
     group = group_state(settings, spec.group)
     angle, dispersion, atrophy = rng.normal(0, (3.0, 0.03, 0.02))
+    ageing = settings.age_effect * _ATROPHY_PER_YEAR * (spec.age - 72)
     return TissueState(
         crossing_angle_deg=float(np.clip(group.crossing_angle_deg + angle, 10, 90)),
         dispersion=float(np.clip(group.dispersion + dispersion, 0, 0.95)),
-        atrophy=float(np.clip(group.atrophy + atrophy + 0.002 * (spec.age - 72), -0.15, 0.6)),
+        atrophy=float(np.clip(group.atrophy + atrophy + ageing, -0.25, 0.6)),
     )

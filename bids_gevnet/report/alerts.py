@@ -27,6 +27,11 @@ WORSE = 1.1
 LEAST_COVERAGE = 0.9
 """Share of the template's brain that a scan of the whole brain has in its field of view."""
 
+HIGHEST_SNR, HIGHEST_FA, HIGHEST_MISFIT = 200.0, 0.8, 0.5
+"""What no brain has: b0s with a signal to noise of 200, white matter with a mean FA of 0.8, or a
+tensor that misses the signal by half of b0. Damaged data reach several hundred, 0.8 and 0.7; real
+scans 10 to 60, 0.45 to 0.6 and 0.02 to 0.1."""
+
 MOST_EDDY_MM = 5.0
 """Eddy currents displace by a few mm at most; eddy diverged where it found more."""
 
@@ -54,6 +59,7 @@ def collect_alerts(scan: ScanFiles, motion: MotionSummary | None) -> list[Alert]
         _motion(motion),
         _registration(facts),
         _tensor(facts),
+        _plausibility(facts),
         _quality(facts),
         _prediction(facts),
         _unread(facts),
@@ -293,6 +299,24 @@ def _tensor(facts: ScanFacts) -> Iterator[Alert]:
             f"{HIGHEST_B:.0f}; diffusivities come out lower than in most studies.",
             "quality",
         )
+
+
+def _plausibility(facts: ScanFacts) -> Iterator[Alert]:
+    """Say which numbers no brain has."""
+    quality = facts.quality
+    for value, limit, what in (
+        (quality.snr_b0, HIGHEST_SNR, "a signal to noise of {:.0f} in the b0s"),
+        (quality.mean_fa_white_matter, HIGHEST_FA, "a mean FA of {:.2f} in white matter"),
+        (quality.tensor_residual, HIGHEST_MISFIT, "a tensor misfit of {:.2f} of b0"),
+    ):
+        if value is not None and value >= limit:
+            yield Alert(
+                "error",
+                f"Quality: {what.format(value)} is not that of a brain (expected less than "
+                f"{limit:g}). The data may be damaged, or no diffusion series: look at the "
+                "images.",
+                "quality",
+            )
 
 
 def _quality(facts: ScanFacts) -> Iterator[Alert]:

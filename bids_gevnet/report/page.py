@@ -17,6 +17,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from bids_gevnet.learn.evaluate.permutation import p_text
+
 MISSING = Markup('<span class="missing">not available</span>')
 
 SCRIPTS = ("page.js", "tables.js", "ratings.js")
@@ -68,6 +70,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["show"] = show
+    environment.filters["chance"] = p_text
     return environment
 
 

@@ -202,6 +202,16 @@ REFERENCES = {
         "batch-normalized models. Advances in Neural Information Processing Systems 30.",
         "https://arxiv.org/abs/1702.03275",
     ),
+    "cmixup": Reference(
+        "Yao H, Wang Y, Zhang L, Zou J, Finn C (2022). C-Mixup: improving generalization in "
+        "regression. Advances in Neural Information Processing Systems 35.",
+        "https://arxiv.org/abs/2210.05775",
+    ),
+    "fisher": Reference(
+        'Fisher RA (1921). On the "probable error" of a coefficient of correlation deduced from '
+        "a small sample. Metron 1:3-32.",
+        "https://hdl.handle.net/2440/15169",
+    ),
     "adam": Reference(
         "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. International "
         "Conference on Learning Representations.",
@@ -299,10 +309,14 @@ REFERENCES = {
         "Korean Statistical Society 42(3):323-328.",
         _doi("10.1016/j.jkss.2012.10.002"),
     ),
-    "saliency": Reference(
-        "Simonyan K, Vedaldi A, Zisserman A (2014). Deep inside convolutional networks: "
-        "visualising image classification models and saliency maps. Workshop at the "
-        "International Conference on Learning Representations.",
-        "https://arxiv.org/abs/1312.6034",
+    "integrated": Reference(
+        "Sundararajan M, Taly A, Yan Q (2017). Axiomatic attribution for deep networks. "
+        "Proceedings of the 34th International Conference on Machine Learning 70:3319-3328.",
+        "https://arxiv.org/abs/1703.01365",
+    ),
+    "sanity": Reference(
+        "Adebayo J, Gilmer J, Muelly M, Goodfellow I, Hardt M, Kim B (2018). Sanity checks for "
+        "saliency maps. Advances in Neural Information Processing Systems 31:9505-9515.",
+        "https://arxiv.org/abs/1810.03292",
     ),
 }

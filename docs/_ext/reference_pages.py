@@ -18,13 +18,18 @@ from typing import TYPE_CHECKING, Any
 from numpydoc.docscrape import ClassDoc
 
 from bids_gevnet.bids import derivatives
+from bids_gevnet.cli.docker import build_wrapper_parser
 from bids_gevnet.cli.parser import build_parser
+from bids_gevnet.cli.phantom import build_parser as phantom_parser
 from bids_gevnet.facts.json_form import Facts
+from bids_gevnet.facts.saliency import SaliencyFacts
 from bids_gevnet.facts.scan import ScanFacts
 from bids_gevnet.layout import OutputLayout
 from bids_gevnet.learn.models.files import ModelCard
+from bids_gevnet.learn.train.jobs import TrainOptions
 from bids_gevnet.nn.registry import scan_networks
 from bids_gevnet.nn.zoo import table as table_of_networks
+from bids_gevnet.report.references import REFERENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +46,11 @@ For everybody who runs the app. This page is made from the program's own parser;
 bids_gevnet BIDS_DIR OUTPUT_DIR {participant,group} [options]
 ```
 """
+_PHANTOM = "Writes a simulated BIDS dataset: `bids_gevnet_phantom OUT [options]`."
+_WRAPPER = """\
+Runs the app in a container: `bids_gevnet-docker BIDS_DIR OUTPUT_DIR LEVEL [options]` takes the
+options above and these.
+"""
 _FACTS_INTRODUCTION = """\
 # Facts of a scan
 
@@ -52,6 +62,28 @@ _MODEL_INTRODUCTION = """\
 
 For whoever publishes or reads a model folder. `model.json` says what the model is and what it was
 trained on; the weights stand beside it in `model.safetensors`, never as pickled code.
+"""
+_OPTIONS_INTRODUCTION = """
+## Each of `options`
+
+`files` has a sha256 for each of `model.safetensors`, `harmonisation.npz` and `MODEL_CARD.md` that
+is there; `format` is the name and version of this form. `options` says how the model was trained:
+"""
+_SALIENCY_INTRODUCTION = """\
+# saliency.json
+
+For whoever reads what a network's predictions rest on. `models/<task>[/<network>]` holds, beside
+the models of the folds,
+
+| file | holds |
+| --- | --- |
+| `saliency.nii.gz` | z of every voxel: how far its contributions go with the true class |
+| `saliency_p.nii.gz` | p of z, one-sided and corrected over voxels; 1 outside the brain |
+| `sensitivity.nii.gz` | mean gradient, 1 its root mean square: anatomy, not diagnosis |
+| `saliency_regions.tsv` | the rows of `regions` below, one per region of the atlas |
+| `saliency.json` | everything else; this page is made from the classes that write it |
+
+A key whose value is not known is left out.
 """
 _FILES_INTRODUCTION = """\
 # Files of a run
@@ -70,6 +102,13 @@ For whoever chooses `--network` or builds a network by name. Parameter counts ar
 code; where the paper states one, it is the same.
 """
 
+_REFERENCES_INTRODUCTION = """\
+# References
+
+For authors. These are the papers that the methods text of a run may cite; each run lists those
+that apply to it in `OUTPUT_DIR/CITATION.md`.
+"""
+
 API = ("phantom", "dwi", "sphere", "harmonisation", "nn", "learn", "testing", "errors")
 """Packages and modules whose names are public, in the order in which a scan meets them."""
 
@@ -81,8 +120,10 @@ def write_reference_pages(folder: Path) -> None:
         ("command_line.md", command_line_page()),
         ("facts.md", facts_page()),
         ("model_card.md", model_card_page()),
+        ("saliency.md", saliency_page()),
         ("files.md", files_page()),
         ("networks.md", networks_page()),
+        ("references.md", references_page()),
         *((f"api_{name}.md", api_page(name)) for name in API),
     ):
         path = folder / name
@@ -91,19 +132,22 @@ def write_reference_pages(folder: Path) -> None:
 
 
 def command_line_page() -> str:
-    """List every option of the parser by group."""
-    parser = build_parser()
-    lines = [
-        _COMMAND_LINE_INTRODUCTION,
-    ]
+    """List every option of the three programs, those of the app by group."""
+    lines = [_COMMAND_LINE_INTRODUCTION, *_options(build_parser(), "## {title}")]
+    for parser, about in ((phantom_parser(), _PHANTOM), (build_wrapper_parser(), _WRAPPER)):
+        lines += [f"## {parser.prog}", "", about, "", *_options(parser, "### {title}")]
+    return "\n".join(lines) + "\n"
+
+
+def _options(parser: argparse.ArgumentParser, heading: str) -> Iterator[str]:
     for group in parser._action_groups:  # noqa: SLF001
         actions = [a for a in group._group_actions if not isinstance(a, argparse._HelpAction)]  # noqa: SLF001
         if not actions:
             continue
-        lines += [f"## {str(group.title).capitalize()}", ""]
+        yield from (heading.format(title=str(group.title).capitalize()), "")
         for action in actions:
-            lines += [_term(action), f": {_cell(action.help or '')}", ""]
-    return "\n".join(lines) + "\n"
+            text = (action.help or "") % {"default": action.default, "prog": parser.prog}
+            yield from (_term(action), f": {_cell(text)}", "")
 
 
 def _term(action: argparse.Action) -> str:
@@ -117,11 +161,18 @@ def _term(action: argparse.Action) -> str:
 
 
 def facts_page() -> str:
-    """List every key of a scan's facts, nested ones with a dot."""
-    lines = [
-        _FACTS_INTRODUCTION,
-    ]
-    for kind in _fact_classes(ScanFacts):
+    """List every key of a scan's facts."""
+    return _page_of_facts(_FACTS_INTRODUCTION, ScanFacts)
+
+
+def saliency_page() -> str:
+    """List every key of saliency.json."""
+    return _page_of_facts(_SALIENCY_INTRODUCTION, SaliencyFacts)
+
+
+def _page_of_facts(introduction: str, outermost: type) -> str:
+    lines = [introduction]
+    for kind in _fact_classes(outermost):
         lines += [f"## {kind.__name__}", "", ClassDoc(kind)["Summary"][0], ""]
         lines += ["| key | holds |", "| --- | --- |"]
         lines += [f"| `{name}` | {text} |" for name, text in described_fields(kind)]
@@ -132,17 +183,12 @@ def facts_page() -> str:
 def described_fields(kind: type) -> list[tuple[str, str]]:
     """Return each field of a dataclass with the sentence of its docstring."""
     document = ClassDoc(kind)
-    entries = [*document["Attributes"], *document["Parameters"]]
     texts = {
         name.strip(): _cell(" ".join(entry.desc))
-        for entry in entries
+        for entry in [*document["Attributes"], *document["Parameters"]]
         for name in entry.name.split(",")
     }
-    types = {name.strip(): entry.type for entry in entries for name in entry.name.split(",")}
-    return [
-        (field.name, texts.get(field.name) or _cell(types.get(field.name, "")))
-        for field in dataclasses.fields(kind)
-    ]
+    return [(field.name, texts.get(field.name, "")) for field in dataclasses.fields(kind)]
 
 
 def _fact_classes(kind: type) -> Iterator[type]:
@@ -172,6 +218,10 @@ def model_card_page() -> str:
         "| key | holds |",
         "| --- | --- |",
         *(f"| `{name}` | {text} |" for name, text in described_fields(ModelCard)),
+        _OPTIONS_INTRODUCTION,
+        "| key | holds |",
+        "| --- | --- |",
+        *(f"| `{name}` | {text} |" for name, text in described_fields(TrainOptions)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -240,6 +290,13 @@ def networks_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def references_page() -> str:
+    """List every paper that the methods text may cite, by author."""
+    entries = sorted(REFERENCES.values(), key=lambda reference: reference.text)
+    lines = [_REFERENCES_INTRODUCTION, *(f"- [{r.text}]({r.url})" for r in entries)]
+    return "\n".join(lines) + "\n"
+
+
 def api_page(name: str) -> str:
     """Document every public name of a package, or every class and function of a module."""
     module = importlib.import_module(f"bids_gevnet.{name}")
@@ -275,5 +332,5 @@ def _source_of(module: Any) -> str:
 
 def _cell(text: str) -> str:
     """One line that a Markdown table takes as text; "Name the map" becomes "The map"."""
-    line = re.sub(r"^Name the ", "The ", " ".join(text.replace("%%", "%").split()))
+    line = re.sub(r"^Name the ", "The ", " ".join(text.split()))
     return line.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

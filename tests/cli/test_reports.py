@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nibabel as nib
 import numpy as np
 import pytest
 from report.group_study import GroupStudy
 
-from bids_gevnet.cli.demo import compare_with_truth, tell_results
+from bids_gevnet.cli.demo import compare_with_truth, draw_beside_truth, tell_results
 from bids_gevnet.cli.run import main
 from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.fibres import crossing_region
@@ -138,6 +139,23 @@ def test_saliency_is_compared_with_the_region_that_differs(tmp_path):
     shape = (25, 30, 24)
     region = crossing_region(grid_points(shape, affine)) > 0.5
     there, nowhere = np.where(region, 3.0, 1.0), np.random.default_rng(0).uniform(1, 2, shape)
-    for values, expected in ((there, "3.0 times as much"), (nowhere, "1.0 times as much")):
-        nib.save(nib.Nifti1Image(values.astype(np.float32), affine), tmp_path / "saliency.nii.gz")
-        assert expected in compare_with_truth(tmp_path / "saliency.nii.gz")
+    path, n = tmp_path / "saliency.nii.gz", int(region.sum())
+    for values, found, ranks in ((there, n, "100%"), (nowhere, None, "5"), (-there, 0, "0%")):
+        nib.save(nib.Nifti1Image(values.astype(np.float32), affine), path)
+        said = compare_with_truth(path)
+        assert f"elsewhere {ranks}" in said
+        assert found is None or f"of the {n} strongest voxels {found} lie" in said
+
+
+def test_the_picture_shows_saliency_and_truth_at_the_same_places(tmp_path):
+    affine = np.diag([16.0, 16, 16, 1])
+    affine[:3, 3] = -96, -128, -72
+    shape = (13, 16, 13)
+    region = crossing_region(grid_points(shape, affine)) > 0.5
+    path, picture = tmp_path / "saliency.nii.gz", tmp_path / "both.png"
+    nib.save(nib.Nifti1Image(np.where(region, 1.0, 0.25).astype(np.float32), affine), path)
+    draw_beside_truth(path, picture)
+    shown = plt.imread(picture)[..., :3]
+    upper, lower = np.array_split(shown[:, 40:], 2)  # without the names of the rows
+    bright = [np.sum(half[..., 0] > 0.9) for half in (upper, lower)]
+    assert bright[0] == pytest.approx(bright[1], rel=0.02)

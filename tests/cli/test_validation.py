@@ -17,6 +17,7 @@ from bids_gevnet.cli.run import main
 from bids_gevnet.errors import InputError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import RishGains
+from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.members import read_cohort
 from bids_gevnet.learn.cohort.store import store_scan
 from bids_gevnet.learn.evaluate.scoring import read_predictions
@@ -265,3 +266,53 @@ def test_a_b0_beside_the_samples_changes_no_prediction(root):
     row.image.with_name(row.image.name.replace(".nii.gz", ".bval")).write_text(b_values)
     after = predict_scan(root / "model", row.image, row.mask, bids_dir=root / "raw")
     assert after.probabilities == pytest.approx(before.probabilities, abs=1e-5)
+
+
+def give_reference(root: Path) -> None:
+    """Let the model know what its training scans look like, at sites of other names."""
+    cohort = read_cohort(root / "derivatives", root / "raw", folds=1)
+    maps = [
+        store_scan(
+            root / "store", row.image, row.mask, nside=NSIDE, voxel_mm=cohort.voxel_mm
+        ).log_rish
+        for row in cohort.rows
+    ]
+    gains = fit_rish_glm(
+        maps,
+        participants=[row.participant for row in cohort.rows],
+        sites=["X" if row.site == "A" else "Y" for row in cohort.rows],
+        nside=NSIDE,
+        degrees=DEGREES,
+    )
+    model = load_model(root / "model")
+    write_model(root / "model", model.network, model.card, gains)
+
+
+def test_new_sites_are_adapted_to_without_labels_and_small_ones_named(root, capsys):
+    give_reference(root)
+    code, printed = run(root, capsys)
+    assert code == 0, printed
+    plain = read_predictions(root / "derivatives" / "group_predictions.tsv")
+    code, printed = run(root, capsys, "--adapt")
+    assert code == 0, printed
+    adapted = read_predictions(root / "derivatives" / "group_predictions.tsv")
+    changed = (plain["prob_PD"] - adapted["prob_PD"]).abs() > 1e-7
+    # Three people were scanned at A, two at B.
+    assert set(plain["site"][changed]) == {"A"}
+    metrics = json.loads((root / "derivatives" / "group_metrics.json").read_text())
+    warnings = " ".join(metrics["warnings"])
+    assert "Site A, which the model was not trained on, was harmonised from the" in warnings
+    assert "unlabelled scans of 3 people" in warnings
+    assert "mix of diagnoses" in warnings
+    assert "Site B" in warnings
+    assert "there are 2" in warnings
+    assert metrics["external"]["harmonised_sites"] == ["A"]
+    page = (root / "derivatives" / "group_report.html").read_text()
+    assert "removes a part of the difference between diagnoses" in page
+
+
+def test_a_model_that_cannot_adapt_is_refused_before_anything_runs(root, capsys):
+    code, printed = run(root, capsys, "--adapt")
+    assert code == 2, printed
+    assert "keeps no such reference" in printed
+    assert not (root / "derivatives" / "group_predictions.tsv").exists()

@@ -1,9 +1,11 @@
 """Both levels and a prediction as a user runs them, on a tiny phantom cohort."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
+from documented import undocumented
 
 from bids_gevnet.cli.run import main
 from bids_gevnet.phantom import tiny_settings
@@ -42,6 +44,15 @@ def test_every_held_out_prediction_is_in_the_table(study):
     assert "not for diagnosis" in (study / "out/group_report.html").read_text()
 
 
+def test_the_reference_pages_explain_every_column_and_key_of_a_run(study):
+    assert undocumented(study / "out", study / "cohort") == []
+    stray = study / "out" / "stray.json"
+    stray.write_text('{"headline": [{"nobody_explained_me": 1}]}')
+    found = undocumented(study / "out", study / "cohort")
+    stray.unlink()
+    assert found == ["nobody_explained_me in stray.json"]
+
+
 def test_a_new_scan_is_predicted_with_caution(study):
     model = study / "out/models/AD-v-PD/final"
     out = study / "new"
@@ -74,3 +85,45 @@ def test_more_folds_than_people_is_said_before_training(study, capsys):
 def test_group_level_before_participant_level(study, capsys):
     assert main([str(study / "cohort"), str(study / "nowhere"), "group"]) == 2
     assert "participant first" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def ages(study):
+    """The same people with their age to predict."""
+    out = study / "ages"
+    for label in TRAINED:
+        shutil.copytree(study / "out" / f"sub-{label}", out / f"sub-{label}")
+    label = ("--participant-label", *TRAINED, "--network", "ckn2", "--task", "regression")
+    assert main([str(study / "cohort"), str(out), "group", *SMALL, *label, "--target", "age"]) == 0
+    return out
+
+
+def test_a_number_has_a_table_a_report_and_a_card(ages):
+    table = pd.read_csv(ages / "group_predictions.tsv", sep="\t")
+    assert table["value_age"].notna().all()
+    assert not [name for name in table.columns if name.startswith("prob_")]
+    assert list(dict.fromkeys(table["model"]))[:5] == ["ckn2", "site", "motion", "sex", "rish"]
+    report = (ages / "group_report.html").read_text()
+    assert "Age could not be predicted from the scans" in report
+    assert "Predicted against true age of every held-out scan" in report
+    assert "The number age (year) of 4 participants" in report
+    assert "Cross entropy" not in report
+    assert "Failed" not in report.split('id="audit"')[1].split('id="methods"')[0]
+    card = (ages / "models/age/final/MODEL_CARD.md").read_text()
+    assert "Predicts age, in year, from a diffusion MRI scan (regression)." in card
+    assert "Mean absolute error" in card
+    model = json.loads((ages / "models/age/final/model.json").read_text())
+    network = table[(table["model"] == "ckn2") & (table["scheme"] == "folds")]
+    errors = (network["value_age"] - network["label"]).abs()
+    assert model["kind"] == "regression"
+    assert model["typical_error"] == pytest.approx(errors.mean())
+
+
+def test_a_new_scan_has_its_number_predicted(study, ages):
+    out = study / "new-age"
+    label = ("--participant-label", "006", "--model", str(ages / "models/age/final"))
+    assert main([str(study / "cohort"), str(out), "participant", *FAST, *label]) == 0
+    table = pd.read_csv(out / "sub-006/dwi/sub-006_model-ckn2_prediction.tsv", sep="\t")
+    (row,) = table.to_dict("records")
+    assert (row["target"], row["unit"]) == ("age", "year")
+    assert f"Predicted age: <strong>{row['value']:.4g} year" in (out / "sub-006.html").read_text()

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ SMALL = ("--folds", "2", "--epochs", "1", "--samples-per-class", "2", "--network
 HERE = ("--devices", "cpu:1", "--nprocs", "1", "--no-leave-site-out")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file but those that say when and where it was made."""
+def contents(folder: Path) -> dict[str, str]:
+    """Hash of every file but those that say when and where it was made."""
     return {
-        str(path.relative_to(folder)): path.read_bytes()
+        str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
         if path.is_file()
         and not {"logs", "work"} & set(path.relative_to(folder).parts)

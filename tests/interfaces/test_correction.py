@@ -5,6 +5,7 @@ from dataclasses import replace
 import nibabel as nib
 import numpy as np
 import pytest
+from scipy.ndimage import gaussian_filter
 
 from bids_gevnet.bids.writing import write_image
 from bids_gevnet.dwi.conform import conform
@@ -36,6 +37,20 @@ def scan():
     return simulate_participant(settings, plan_cohort(settings)[0])
 
 
+def correction_node(folder, site, image, gradients):
+    return CorrectSeries(
+        image=str(image),
+        gradients=str(gradients),
+        raw_image=str(folder / "raw.nii.gz"),
+        opposite_images=[str(folder / "again.nii.gz"), str(folder / "reverse.nii.gz")],
+        opposite_bvals=["", ""],
+        opposite_certain=[False, False],
+        opposite_readout_s=[site.readout_s] * 2,
+        direction=site.phase_encoding,
+        readout_s=site.readout_s,
+    )
+
+
 @pytest.fixture(scope="module")
 def corrected(scan, tmp_path_factory):
     folder = tmp_path_factory.mktemp("corrected")
@@ -51,17 +66,7 @@ def corrected(scan, tmp_path_factory):
         folder / "conformed", Series(image.data, image.affine, scan.bvals, image.bvecs_ras)
     )
     (folder / "work").mkdir()
-    node = CorrectSeries(
-        image=str(path),
-        gradients=str(gradients),
-        raw_image=str(folder / "raw.nii.gz"),
-        direction=scan.site.phase_encoding,
-        readout_s=scan.site.readout_s,
-        opposite_images=[str(folder / "again.nii.gz"), str(folder / "reverse.nii.gz")],
-        opposite_bvals=["", ""],
-        opposite_readout_s=[scan.site.readout_s] * 2,
-        opposite_certain=[False, False],
-    )
+    node = correction_node(folder, scan.site, path, gradients)
     return folder, path, node.run(cwd=str(folder / "work")).outputs
 
 
@@ -82,6 +87,21 @@ def test_b0s_of_unknown_encoding_are_tried_both_ways(corrected):
         ("again.nii.gz", False),
         ("reverse.nii.gz", True),
     ]
+
+
+def test_the_field_is_that_of_b0s_as_acquired_whatever_cleaning_did(corrected, scan, tmp_path):
+    """Opposite b0s cannot be denoised; here cleaning has blurred the run beyond recognition."""
+    folder, path, outputs = corrected
+    image = nib.load(path)
+    blurred = gaussian_filter(np.asarray(image.dataobj, dtype=np.float32), (2, 2, 2, 0))
+    nib.save(nib.Nifti1Image(blurred, image.affine), tmp_path / "cleaned.nii")
+    facts = read_facts(outputs.facts, CorrectionFacts)
+    node = correction_node(
+        folder, scan.site, tmp_path / "cleaned.nii", path.parent / "gradients.tsv"
+    )
+    found = read_facts(node.run(cwd=str(tmp_path)).outputs.facts, CorrectionFacts)
+    assert found.field.correlation_before == facts.field.correlation_before
+    assert found.field.correlation_after == facts.field.correlation_after
 
 
 def test_lost_slices_are_filled_and_nothing_else_changes(corrected):
@@ -112,7 +132,11 @@ def test_joined_and_resampled_once(corrected, scan, tmp_path):
     native = np.asarray(nib.load(joined.native).dataobj)
     count = len(scan.bvals)
     assert native.shape[3] == 2 * count
-    assert "eddy_displacement" in read_confounds(joined.confounds)
+    confounds = read_confounds(joined.confounds)
+    assert "eddy_displacement" in confounds
+    # Motion is told against the first b0 of each run: a step from one run to the next is none.
+    gaps = np.flatnonzero(confounds["framewise_displacement"].isna())
+    np.testing.assert_array_equal(gaps, [0, count])
     first = nib.load(joined.native)
     mask = tmp_path / "mask.nii"
     write_image(mask, np.ones(native.shape[:3], bool), first.affine)

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import ants
 import nibabel as nib
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
 from bids_gevnet.bids.templates import template_label
+from bids_gevnet.dwi.ants_linear import load_ants
 from bids_gevnet.errors import InputError
 from bids_gevnet.interfaces.derivative_files import to_itk_text, write_samples
 from bids_gevnet.interfaces.quality import to_raw_axes
@@ -32,6 +32,7 @@ def test_itk_text_takes_template_points_to_the_scan(tmp_path, centre):
     path = tmp_path / "xfm.txt"
     path.write_text(to_itk_text(to_template, np.array(centre)))
     flip = np.array([-1, -1, 1])
+    ants = load_ants()
     np.testing.assert_allclose(ants.read_transform(str(path)).fixed_parameters, flip * centre)
     scan_point = np.array([10.0, -20, 30])
     template_point = to_template[:3, :3] @ scan_point + to_template[:3, 3]

@@ -206,7 +206,7 @@ def test_gpu_build_gets_one_thread(dataset, conformed, mask, tmp_path):
     stub = write_stub(tmp_path / "fsl", "eddy_cuda11.0", "eddy")
     Eddy(
         program=str(stub),
-        uses_gpu=True,
+        use_gpu=True,
         images=[conformed.image],
         gradients=[conformed.gradients],
         mask=mask,

@@ -1,7 +1,8 @@
 """A small study as the participant level leaves it: derivatives of simulated participants.
 
 One fibre per voxel along a fixed smooth field; the class changes the fibre's anisotropy in half of
-the brain, the site multiplies degrees, everybody has a little noise of their own.
+the brain, and so does age where a study has an effect of it; the site multiplies degrees,
+everybody has a little noise of their own.
 """
 
 import json
@@ -19,11 +20,12 @@ from bids_gevnet.bids.writing import write_image, write_json
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.learn.cohort.members import Cohort, read_cohort
 from bids_gevnet.learn.cohort.store import store_scan
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.collection import Collected, collect_predictions
 from bids_gevnet.learn.evaluate.collection import Study as TrainedStudy
 from bids_gevnet.learn.evaluate.predictions_table import write_metrics
 from bids_gevnet.learn.train.distributed import Processes, StopRequest
-from bids_gevnet.learn.train.jobs import TrainJob, TrainOptions
+from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions
 from bids_gevnet.learn.train.planning import StudyPlan, make_jobs, plan_study
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.trainer import score_held_out, train_job
@@ -51,7 +53,7 @@ def brain() -> np.ndarray:
     return mask
 
 
-def signal(group: int, site: int, rng: np.random.Generator, *, effect: float) -> np.ndarray:
+def signal(group: float, site: int, rng: np.random.Generator, *, effect: float) -> np.ndarray:
     """S/b0 of one scan: (X, Y, Z, 6 nside^2) array, zero outside the brain."""
     grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, n) for n in SHAPE], indexing="ij"), axis=-1)
     fibre = np.stack([np.cos(grid[..., 1]), np.sin(grid[..., 0]), 0.5 + 0 * grid[..., 2]], -1)
@@ -68,9 +70,17 @@ def signal(group: int, site: int, rng: np.random.Generator, *, effect: float) ->
 class Study:
     """A raw dataset of text files and its derivatives."""
 
-    def __init__(self, root: Path, people: Sequence[Person], *, effect: float, seed: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        people: Sequence[Person],
+        *,
+        effect: float,
+        seed: int,
+        age_effect: float = 0.0,
+    ) -> None:
         self.bids_dir, self.output_dir = root / "raw", root / "derivatives"
-        self.people, self.effect = tuple(people), effect
+        self.people, self.effect, self.age_effect = tuple(people), effect, age_effect
         self.groups = sorted({person.group for person in people})
         self.sites = sorted({person.site for person in people})
         self.rng = np.random.default_rng(seed)
@@ -97,7 +107,7 @@ class Study:
         for session in person.sessions or (None,):
             names = self.names(person.label, session)
             values = signal(
-                self.groups.index(person.group),
+                self.groups.index(person.group) + self.age_effect * (person.age - 70) / 10,
                 self.sites.index(person.site),
                 self.rng,
                 effect=self.effect,
@@ -151,9 +161,11 @@ def make_study(tmp_path: Path) -> MakeStudy:
         seed: int = 0,
         people: Sequence[Person] | None = None,
         folder: str = "study",
+        age_effect: float = 0.0,
     ) -> Study:
         everybody = people or make_people(per_class, classes, sites)
-        return Study(tmp_path / folder, everybody, effect=effect, seed=seed)
+        root = tmp_path / folder
+        return Study(root, everybody, effect=effect, seed=seed, age_effect=age_effect)
 
     return make
 
@@ -185,7 +197,13 @@ def plan_jobs(
     options: TrainOptions | None = None,
 ) -> Planned:
     """Read, plan and store a study in this process."""
-    cohort = read_cohort(study.output_dir, study.bids_dir, folds=settings.folds)
+    cohort = read_cohort(
+        study.output_dir,
+        study.bids_dir,
+        target=settings.target,
+        task=settings.task,
+        folds=settings.folds,
+    )
     plan = plan_study(cohort, settings, seed=execution.random_seed)
     output, work = OutputLayout(study.output_dir), WorkLayout(study.output_dir / "work")
     folders = [
@@ -276,6 +294,28 @@ def elsewhere(jobs: list[TrainJob], tmp_path: Path) -> TrainJob:
     return replace(jobs[0], model_dir=str(tmp_path / "model"), work_dir=str(tmp_path / "work"))
 
 
+def as_regression(job: TrainJob) -> TrainJob:
+    """The same scans with their age to predict."""
+
+    def scans(part: Sequence[JobScan]) -> tuple[JobScan, ...]:
+        return tuple(replace(s, label=0, value=float(str(s.covariates["age"]))) for s in part)
+
+    return replace(
+        job,
+        kind=REGRESSION,
+        task="age",
+        labels=("age",),
+        unit="year",
+        training=scans(job.training),
+        testing=scans(job.testing),
+    )
+
+
+@pytest.fixture(name="as_regression", scope="session")
+def _as_regression() -> Callable[[TrainJob], TrainJob]:
+    return as_regression
+
+
 @pytest.fixture
 def person_class() -> type[Person]:
     return Person
@@ -303,7 +343,7 @@ def _run_study() -> Callable[..., Result]:
 
 @pytest.fixture(scope="session")
 def study_class() -> Callable[..., Study]:
-    def make(root: Path, *, per_class: int, classes: Sequence[str]) -> Study:
-        return Study(root, make_people(per_class, classes, ("A", "B")), effect=0.8, seed=0)
+    def make(root: Path, *, per_class: int, classes: Sequence[str], effect: float = 0.8) -> Study:
+        return Study(root, make_people(per_class, classes, ("A", "B")), effect=effect, seed=0)
 
     return make

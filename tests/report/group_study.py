@@ -14,6 +14,12 @@ import numpy as np
 
 from bids_gevnet.bids.derivatives import DerivativeNames
 from bids_gevnet.bids.writing import write_image, write_json, write_text
+from bids_gevnet.facts.saliency import (
+    AngleSaliency,
+    ExplainedScan,
+    RegionSaliency,
+    SaliencyFacts,
+)
 from bids_gevnet.harmonisation.gains import RishGains
 from bids_gevnet.learn.evaluate.predictions_table import calibrate
 from bids_gevnet.learn.evaluate.scoring import evaluate_table
@@ -205,21 +211,51 @@ class GroupStudy:
         return RishGains(gains, tuple(sorted(self.sites)), DEGREES, 4, columns=("age",))
 
     def _write_saliency(self, network: str) -> None:
-        _, b0 = head()
+        mask, b0 = head()
         place = self.folder_of(network)
-        write_image(place / "saliency.nii.gz", (b0 / b0.max()).astype(np.float32), AFFINE)
-        content = {
-            "format": "bids_gevnet saliency 1",
-            "task": self.task,
-            "network": network,
-            "nside": 4,
-            "method": "gradient",
-            "scans": [{"scan": "sub-001", "fold": 1, "explained": self.groups[0]}],
-            "held_out_scans": self.people,
-            "directions": np.linspace(0.5, 1.5, 96).tolist(),
-            "fold_agreement": 0.71,
-        }
-        write_json(place / "saliency.json", content)
+        z = (6 * b0 / b0.max()).astype(np.float32)
+        p = np.where(z > 4.5, 0.01, 1.0).astype(np.float32)
+        for name, values in (("saliency", z), ("saliency_p", p), ("sensitivity", z + mask)):
+            write_image(place / f"{name}.nii.gz", values.astype(np.float32), AFFINE)
+        facts = SaliencyFacts(
+            task=self.task,
+            network=network,
+            labels=tuple(self.groups),
+            scans=(ExplainedScan(scan="sub-001", fold=1, label=self.groups[0]),),
+            people=self.people,
+            held_out_scans=self.people,
+            permutations=999,
+            significant_voxels=int((p < 0.05).sum()),
+            brain_voxels=int(mask.sum()),
+            largest_z=float(z.max()),
+            needed_z=4.5,
+            p=0.01,
+            peak_mm=(-28.0, -14.0, 30.0),
+            explained_share=1.02,
+            fold_agreement=0.71,
+            untrained_agreement=0.05,
+            sensitivity_fold_agreement=0.95,
+            sensitivity_untrained_agreement=0.94,
+            atlas="lobes",
+            regions=tuple(
+                RegionSaliency(
+                    region=f"Region {i}",
+                    voxels=40,
+                    significant_voxels=max(0, 9 - i),
+                    share=0.4 - 0.06 * i,
+                    z=5.0 - i / 2,
+                    p=min(1.0, 0.002 * 3**i),
+                )
+                for i in range(10)
+            ),
+            angles=tuple(
+                AngleSaliency(
+                    low=15.0 * i, high=15.0 * (i + 1), density=2 - i / 3, z=4 - i, p=0.02 * (i + 1)
+                )
+                for i in range(6)
+            ),
+        )
+        write_json(place / "saliency.json", facts.to_json())
 
     def _write_results(self, scores: dict[str, np.ndarray]) -> None:
         folds = np.array([self.fold_of(i) for i in range(self.people)])

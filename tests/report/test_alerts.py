@@ -82,3 +82,22 @@ def test_voxels_without_data_are_counted(alerts_of):
     facts = ScanFacts(standard=StandardFacts(without_data=1053, lost_volumes=1))
     assert of_level(alerts_of(facts), "note", "1053 voxels")
     assert of_level(alerts_of(facts), "error", "no data")
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        ({"snr_b0": 391.0}, "signal to noise of 391"),
+        ({"mean_fa_white_matter": 0.84}, "mean FA of 0.84"),
+        ({"tensor_residual": 0.7}, "tensor misfit of 0.70"),
+    ],
+)
+def test_numbers_that_no_brain_has_are_errors(alerts_of, measured, said):
+    (text,) = of_level(alerts_of(ScanFacts(quality=QualityFacts(**measured))), "error", "Quality")
+    assert said in text
+
+
+def test_numbers_of_real_scans_are_not(alerts_of):
+    quality = QualityFacts(snr_b0=60.0, mean_fa_white_matter=0.6, tensor_residual=0.1)
+    assert not of_level(alerts_of(ScanFacts(quality=quality)), "error", "Quality")
+    assert not of_level(alerts_of(ScanFacts()), "error", "Quality")

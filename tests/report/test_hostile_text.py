@@ -106,7 +106,9 @@ def group_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         edit_json(card, warnings=[hostile("model warning")], dataset=hostile("dataset"))
         write_text(card.parent / "environment.txt", f"torch {hostile('version')}\n")
     for saliency in out.rglob("saliency.json"):
-        edit_json(saliency, method=hostile("saliency method"))
+        regions = json.loads(saliency.read_text())["regions"]
+        regions[0]["region"] = hostile("region")
+        edit_json(saliency, atlas=hostile("atlas"), network=hostile("network"), regions=regions)
     return build_group_report(out)
 
 

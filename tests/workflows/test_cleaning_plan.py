@@ -7,8 +7,9 @@ import pytest
 from bids_gevnet.bids.records import DiffusionRun
 from bids_gevnet.dwi.phase_encoding import PhaseEncoding
 from bids_gevnet.errors import InputError, ParticipantError
+from bids_gevnet.report.cleaning_methods import describe_denoising, describe_unringing
 from bids_gevnet.settings import PreprocessingSettings
-from bids_gevnet.workflows.cleaning_plan import plan_cleaning
+from bids_gevnet.workflows.cleaning_plan import plan_bias, plan_cleaning
 from bids_gevnet.workflows.tools import choose_tools
 
 
@@ -63,6 +64,22 @@ def test_ringing_stays_where_the_scanner_interpolated_or_mppca_ran(make_run):
     assert not partial.unringing
     assert plan_cleaning(run, PreprocessingSettings(unring="on")).unringing
     assert not plan_cleaning(run, PreprocessingSettings(denoise="none", unring="none")).unringing
+
+
+def test_what_was_switched_off_says_by_which_option(make_run):
+    off = PreprocessingSettings(denoise="none", unring="none", bias_correct="none")
+    plan = plan_cleaning(make_run(PartialFourier=0.75), off)
+    assert describe_denoising(plan) == "none: --denoise none"
+    assert describe_unringing(plan) == "not removed: --unring none"
+    assert plan_bias(make_run(), off).reason == "--bias-correct none"
+
+
+def test_the_bias_field_is_corrected_where_that_is_asked_for(make_run):
+    plan = plan_bias(make_run(), PreprocessingSettings())
+    assert plan.corrected is False
+    assert "S/b0 and tensors stay the same" in plan.reason
+    asked = plan_bias(make_run(), PreprocessingSettings(bias_correct="on"))
+    assert (asked.corrected, asked.reason) == (True, "")
 
 
 @pytest.mark.parametrize("value", ["often", None, True, float("nan"), [0.75], -1])

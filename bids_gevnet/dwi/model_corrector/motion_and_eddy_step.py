@@ -138,6 +138,8 @@ class Workers:
 
     def map(self, function: Callable[..., Any], items: Iterable[Any]) -> list[Any]:
         """Return the results in the order of the items."""
+        if self._count == 1:
+            return [function(item) for item in items]
         with ThreadPoolExecutor(self._count) as pool:
             return list(pool.map(function, items))
 

@@ -41,7 +41,8 @@ def check_classes(cohort: Cohort, folds: int) -> None:
         raise InputError(
             expected=f"classes, at most {_MAX_CLASSES}, in column {cohort.target}",
             found=f"{len(labels)} different values",
-            remedy="choose a column with categories with --target",
+            remedy="choose a column with categories with --target, or give --task regression if "
+            "it holds a number",
         )
     small = {label: people for label in labels if len(people := cohort.people(label)) < folds}
     if small:

@@ -1,13 +1,14 @@
 """Splits into training and test participants.
 
 Stratified by class and site together where every such group has enough people, by class alone
-otherwise; all sessions of a person stay together. The same seed gives the same folds.
+otherwise; a number stands for the class by the quantile it is in. All sessions of a person stay
+together. The same seed gives the same folds.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,39 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+
+_MOST_QUANTILES = 5
+
+
+def number_strata(
+    participants: Sequence[str], numbers: Sequence[float], *, folds: int
+) -> list[str]:
+    """Give every scan the quantile its person is in, each of at least as many people as folds.
+
+    Parameters
+    ----------
+    participants : sequence of str
+    numbers : sequence of float
+        Of each scan; a person counts with the mean of theirs.
+    folds : int
+
+    Returns
+    -------
+    strata : list of str
+
+    Examples
+    --------
+    >>> number_strata("abcdef", [3, 9, 1, 8, 2, 7], folds=3)
+    ['1', '2', '1', '2', '1', '2']
+    """
+    by_person: dict[str, list[float]] = defaultdict(list)
+    for person, number in zip(participants, numbers, strict=True):
+        by_person[person].append(number)
+    order = sorted(by_person, key=lambda person: (float(np.mean(by_person[person])), person))
+    count = min(_MOST_QUANTILES, max(1, len(order) // folds))
+    stratum = {person: str(1 + rank * count // len(order)) for rank, person in enumerate(order)}
+    return [stratum[person] for person in participants]
 
 
 def make_folds(

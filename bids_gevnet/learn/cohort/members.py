@@ -28,6 +28,7 @@ from bids_gevnet.learn.cohort.left_out import (
     name_left_out,
     no_label,
 )
+from bids_gevnet.learn.cohort.number_checks import check_numbers, choose_kind, read_unit
 from bids_gevnet.learn.cohort.scan_rows import (
     SAMPLES_ENDING,
     RowReader,
@@ -39,10 +40,13 @@ from bids_gevnet.learn.cohort.scan_rows import (
     source_warnings,
 )
 from bids_gevnet.learn.cohort.tables import tsv_cell
+from bids_gevnet.learn.cohort.tasks import CLASSIFICATION, REGRESSION, Kind
 from bids_gevnet.settings import SelectionSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from bids_gevnet.settings import TaskKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,11 @@ class Cohort:
     rows : tuple of ScanRow
         Sorted by scan.
     target : str
-        Column the labels come from.
+        Column the labels or numbers come from.
+    kind : {"classification", "regression"}
+        Whether that column holds classes or a number.
+    unit : str
+        Of the number, if participants.json gives it.
     shape : tuple of int
     affine : (4, 4) array
     nside : int
@@ -65,6 +73,8 @@ class Cohort:
     left_out : tuple of LeftOut
         Who could have been in the cohort and is not, sorted by scan.
     warnings : tuple of str
+    remarks : tuple of str
+        What was decided for the user, and how to have it otherwise.
     """
 
     rows: tuple[ScanRow, ...]
@@ -74,8 +84,11 @@ class Cohort:
     nside: int
     b_values: tuple[float, ...] = ()
     dataset: str = ""
+    kind: Kind = CLASSIFICATION
+    unit: str = ""
     left_out: tuple[LeftOut, ...] = field(default=())
     warnings: tuple[str, ...] = field(default=())
+    remarks: tuple[str, ...] = field(default=())
 
     @property
     def voxel_mm(self) -> float:
@@ -89,8 +102,13 @@ class Cohort:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes, sorted."""
+        """The different entries of the target's column, sorted: the classes, if it has such."""
         return tuple(sorted({row.label for row in self.rows}))
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether a number is predicted."""
+        return self.kind == REGRESSION
 
     def people(self, label: str) -> tuple[str, ...]:
         """Participants of one class, sorted."""
@@ -102,6 +120,7 @@ def read_cohort(
     bids_dir: Path,
     *,
     target: str | None = None,
+    task: TaskKind = "auto",
     site: str | None = None,
     covariates: Sequence[str] = ("age", "sex"),
     folds: int = 5,
@@ -116,12 +135,14 @@ def read_cohort(
     bids_dir : Path
         The raw dataset, with participants.tsv.
     target, site : str, optional
-        Columns with the class and the site. Without `site` a column of that name, else the
-        scanner of the sidecars.
+        Columns with the class or number and with the site. Without `site` a column of that name,
+        else the scanner of the sidecars.
+    task : {"auto", "classification", "regression"}
+        What the target is; "auto" tells by its entries.
     covariates : sequence of str
         Columns that harmonisation accounts for.
     folds : int
-        Every class needs this many participants.
+        Every class needs this many participants, or the cohort where a number is predicted.
     selection : SelectionSettings, optional
         Participants and sessions to take or to leave out.
     """
@@ -152,6 +173,7 @@ def read_cohort(
     _require_scans(output_dir, rows, left_out)
     shape, affine, nside = common_grid(grids)
     b_values, differing = common_shells(grids)
+    kind, guess = choose_kind(task, column, {row.participant: row.label for row in rows})
     cohort = Cohort(
         rows=tuple(sorted(rows, key=lambda row: row.scan)),
         target=column,
@@ -160,16 +182,24 @@ def read_cohort(
         nside=nside,
         b_values=b_values,
         dataset=dataset_name(bids_dir),
+        kind=kind,
+        unit=read_unit(bids_dir, column) if kind == REGRESSION else "",
         left_out=tuple(sorted(left_out, key=lambda entry: entry.scan)),
         warnings=(
             *id_warnings(table),
             *facts.warnings,
             *([differing] if differing else []),
-            *source_warnings(rows),
+            *source_warnings(rows, numbers=kind == REGRESSION),
         ),
+        remarks=(guess,) if guess else (),
     )
-    check_classes(cohort, folds)
+    check_target(cohort, folds)
     return cohort
+
+
+def check_target(cohort: Cohort, folds: int) -> None:
+    """Refuse a cohort whose classes or numbers cannot be evaluated with so many folds."""
+    (check_numbers if cohort.is_regression else check_classes)(cohort, folds)
 
 
 def cohort_to_json(cohort: Cohort) -> dict[str, Any]:
@@ -194,6 +224,7 @@ def cohort_from_json(content: Mapping[str, Any]) -> Cohort:
         "b_values": tuple(content["b_values"]),
         "left_out": tuple(LeftOut(**entry) for entry in content["left_out"]),
         "warnings": tuple(content["warnings"]),
+        "remarks": tuple(content["remarks"]),
     }
     return Cohort(**(dict(content) | changed))
 
@@ -234,18 +265,23 @@ def write_scan_table(
     return "".join("\t".join(line) + "\n" for line in lines)
 
 
-def _choose_images(
-    output_dir: Path, bids_dir: Path, listed: set[str], settings: SelectionSettings | None
-) -> tuple[list[Path], list[LeftOut]]:
-    """Images of those who take part, all in one space, and everybody else."""
+def find_samples(output_dir: Path) -> list[Path]:
+    """Find the samples on the sphere of all scans that the participant level wrote."""
     images = [
         *output_dir.glob(f"sub-*/dwi/*{SAMPLES_ENDING}"),
         *output_dir.glob(f"sub-*/ses-*/dwi/*{SAMPLES_ENDING}"),
     ]
+    return [path for path in images if "sub" in split_name(path)[0]]
+
+
+def _choose_images(
+    output_dir: Path, bids_dir: Path, listed: set[str], settings: SelectionSettings | None
+) -> tuple[list[Path], list[LeftOut]]:
+    """Images of those who take part, all in one space, and everybody else."""
+    images = find_samples(output_dir)
     entities = [split_name(path)[0] for path in images]
-    images = [path for path, named in zip(images, entities, strict=True) if "sub" in named]
     scanned = find_scanned(bids_dir)
-    present = listed | set(scanned) | {named["sub"] for named in entities if "sub" in named}
+    present = listed | set(scanned) | {named["sub"] for named in entities}
     selection = read_selection(settings or SelectionSettings(), present)
     sessions = {named["ses"] for named in entities if "ses" in named}
     sessions |= {label for labels in scanned.values() for label in labels if label is not None}

@@ -43,7 +43,7 @@ class ScanRow:
     scan : str
         What the scan's file names begin with.
     label : str
-        Class.
+        Class, or the number to predict as it is written in the table.
     site : str
     age, motion : float or None
         Years; mean framewise displacement in mm.
@@ -68,6 +68,11 @@ class ScanRow:
     image: Path
     mask: Path
     source: str = RAW
+
+    @property
+    def number(self) -> float:
+        """The number to predict, where the label is one."""
+        return float(self.label)
 
 
 class RowReader:
@@ -232,20 +237,30 @@ def mean_motion(path: Path) -> float | None:
     return float(finite.mean()) if finite.size else None
 
 
-def source_warnings(rows: Sequence[ScanRow]) -> tuple[str, ...]:
-    """Say which classes come from which pipelines, where there is more than one."""
+def source_warnings(rows: Sequence[ScanRow], *, numbers: bool = False) -> tuple[str, ...]:
+    """Say which classes come from which pipelines, where there is more than one.
+
+    Parameters
+    ----------
+    rows : sequence of ScanRow
+    numbers : bool
+        Whether labels are numbers: then scans are counted, and the confound is of the number.
+    """
     sources = sorted({row.source for row in rows})
     if len(sources) < 2:
         return ()
-    labels = sorted({row.label for row in rows})
-    numbers = Counter((row.source, row.label) for row in rows)
-    mixtures = [", ".join(f"{numbers[s, label]} {label}" for label in labels) for s in sources]
+    found = [("" if numbers else row.label, row.source) for row in rows]
+    labels, counted = sorted({label for label, _ in found}), Counter(found)
+    mixtures = [
+        ", ".join(f"{counted[label, s]} {label}".strip() for label in labels) for s in sources
+    ]
     counts = "; ".join(f"{s}: {mixture}" for s, mixture in zip(sources, mixtures, strict=True))
+    mixture = "the numbers differ" if numbers else "the mixture of classes differs"
     return (
         (
             f"Scans come from {len(sources)} sources ({counts}). Pipelines differ in masks, "
-            "interpolation and correction: where the mixture of classes differs between them, the "
-            "source is a confound. Compare with what the source alone reaches."
+            f"interpolation and correction: where {mixture} between them, the source is a "
+            "confound. Compare with what the source alone reaches."
         ),
     )
 

@@ -41,7 +41,7 @@ class SiteSplit:
 
 
 def plan_sites(
-    rows: Sequence[ScanRow], labels: Sequence[str], *, wanted: bool | None
+    rows: Sequence[ScanRow], labels: Sequence[str] | None, *, wanted: bool | None
 ) -> tuple[SiteSplit, ...]:
     """Split off every site of a task in turn.
 
@@ -49,8 +49,8 @@ def plan_sites(
     ----------
     rows : sequence of ScanRow
         The whole cohort.
-    labels : sequence of str
-        Classes of the task; scans of others are left aside.
+    labels : sequence of str or None
+        Classes of the task; scans of others are left aside. None where a number is predicted.
     wanted : bool or None
         None leaves sites out if at least two can be.
 
@@ -59,7 +59,7 @@ def plan_sites(
     splits : tuple of SiteSplit
         One for every site, sorted by name.
     """
-    sites = sorted({row.site for row in rows if row.label in labels})
+    sites = sorted({row.site for row in rows if labels is None or row.label in labels})
     if wanted is False:
         return tuple(SiteSplit(site=site, reason=NOT_ASKED) for site in sites)
     splits = tuple(_split(rows, labels, site) for site in sites)
@@ -70,16 +70,17 @@ def plan_sites(
     return splits
 
 
-def _split(rows: Sequence[ScanRow], labels: Sequence[str], site: str) -> SiteSplit:
-    inside = [i for i, row in enumerate(rows) if row.label in labels]
+def _split(rows: Sequence[ScanRow], labels: Sequence[str] | None, site: str) -> SiteSplit:
+    inside = [i for i, row in enumerate(rows) if labels is None or row.label in labels]
     testing = [i for i in inside if rows[i].site == site]
     people = {rows[i].participant for i in testing}
     training = [i for i in inside if rows[i].participant not in people]
     elsewhere = {
         label: len({rows[i].participant for i in training if rows[i].label == label})
-        for label in labels
+        for label in labels or ()
     }
     few = [f"{n} of {label}" for label, n in elsewhere.items() if n < MIN_PEOPLE]
+    numbers = {rows[i].label for i in training} if labels is None else None
     reason = None
     if len(people) < MIN_PEOPLE:
         reason = f"{len(people)} participant there; {MIN_PEOPLE} are needed"
@@ -88,6 +89,8 @@ def _split(rows: Sequence[ScanRow], labels: Sequence[str], site: str) -> SiteSpl
             f"the other sites have {' and '.join(few)}; {MIN_PEOPLE} participants of every "
             "class are needed to train on"
         )
+    elif numbers is not None and len(numbers) < MIN_PEOPLE:
+        reason = "the other sites have no two people with different numbers to train on"
     if reason is not None:
         return SiteSplit(site=site, reason=reason)
     return SiteSplit(site=site, training=tuple(training), testing=tuple(testing))

@@ -1,4 +1,12 @@
-"""Which labels are told apart, and names of folders that no label can misuse."""
+"""What a study predicts: classes that are told apart, or a number.
+
+A task knows its kind. Everything that differs between the two asks for it in one place each: the
+loss (`learn.train.objectives`), the samples (`learn.train.mixup`), folds (`folds`), simple models
+(`learn.evaluate.baselines`), measures and tests (`learn.evaluate.yardsticks`) and the words of
+the first sentence (`learn.evaluate.wording`).
+
+Folders are named so that no label can misuse them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +14,16 @@ import hashlib
 import re
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from bids_gevnet.settings import Classes
+
+Kind = Literal["classification", "regression"]
+CLASSIFICATION: Kind = "classification"
+REGRESSION: Kind = "regression"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9]+")
 _MAX_SLUG = 24
@@ -21,25 +33,41 @@ _PAIRED_CLASSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One classification problem.
+    """One problem: to tell classes apart, or to predict a number.
 
     Parameters
     ----------
     labels : tuple of str
-        The classes, in the order of the network's outputs.
+        What the network's outputs are, in their order: the classes, or the one column whose
+        number is predicted.
+    kind : {"classification", "regression"}
     """
 
     labels: tuple[str, ...]
+    kind: Kind = CLASSIFICATION
 
     @property
     def title(self) -> str:
-        """For people: "AD v. DLB"; any character a label may have, so escape it in HTML."""
+        """For people: "AD v. DLB", "age"; any character a label may have, so escape it in HTML."""
         return " v. ".join(self.labels)
 
     @property
     def slug(self) -> str:
         """For folders: letters, digits and hyphens only."""
         return "-v-".join(slug(label) for label in self.labels)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether a number is predicted."""
+        return self.kind == REGRESSION
+
+    def includes(self, label: str) -> bool:
+        """Whether somebody with this label, or this number, is part of the problem."""
+        return self.is_regression or label in self.labels
+
+    def output(self, label: str) -> int:
+        """Which of the network's outputs stands for a label; the only one for a number."""
+        return 0 if self.is_regression else self.labels.index(label)
 
 
 def slug(text: str) -> str:

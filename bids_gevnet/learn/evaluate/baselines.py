@@ -1,9 +1,9 @@
 """What simpler models reach on the same folds: site, motion, age and sex, mean RISH, whole maps.
 
 All are logistic regressions with weights that make classes equally important, as the network's
-samples do. Imputation, scaling and encoding are part of a scikit-learn pipeline that is fitted to
-the training scans of a fold, so nothing of the test scans gets in. Those on whole maps are in
-`voxelwise`.
+samples do, or ridge regressions where a number is predicted. Imputation, scaling and encoding are
+part of a scikit-learn pipeline that is fitted to the training scans of a fold, so nothing of the
+test scans gets in. Those on whole maps are in `voxelwise`.
 
 The RISH features of a scan are, over its brain, mean and standard deviation of the log energy of
 each degree and of the generalised anisotropy (of each shell, where there are several)
@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from bids_gevnet.harmonisation.gains import load_gains
+from bids_gevnet.learn.cohort.number_checks import to_number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.cohort.store import StoredScan
 
     Floats = NDArray[np.float64]
+
+
+_RIDGE = (0.1, 1.0, 10.0, 100.0)
+"""Penalties to choose from by leaving out one training scan in turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +79,14 @@ class Baseline:
     needs_several: bool = False
 
     @property
+    def about_number(self) -> str:
+        """The sentence for a number that is predicted."""
+        words = self.about.replace("Penalised logistic", "Logistic")
+        return words.replace("Logistic regression", "Ridge regression", 1)
+
+    @property
     def lesson(self) -> str:
-        """What a network may have learned instead of the groups."""
+        """What a network may have learned instead of the groups or the number."""
         return self.instead or self.title.removesuffix(" alone").lower()
 
 
@@ -112,6 +123,16 @@ BASELINES = {
         numbers=("age",),
         words=("sex",),
     ),
+    "age": Baseline(
+        title="Age alone",
+        about="Logistic regression on age.",
+        numbers=("age",),
+    ),
+    "sex": Baseline(
+        title="Sex alone",
+        about="Logistic regression on sex.",
+        words=("sex",),
+    ),
     "source": Baseline(
         title="Source alone",
         about="Logistic regression on the pipeline that preprocessed the scan.",
@@ -134,10 +155,39 @@ BASELINES = {
 """By their name in the column `model` of group_predictions.tsv."""
 
 
-def baselines_for(rows: Sequence[ScanRow]) -> dict[str, Baseline]:
-    """Return the baselines that can say something about a cohort."""
+def baselines_for(rows: Sequence[ScanRow], target: str) -> dict[str, Baseline]:
+    """Return the baselines that can say something about a cohort.
+
+    Age and sex stand together, unless one of them is what is predicted.
+
+    Parameters
+    ----------
+    rows : sequence of ScanRow
+    target : str
+        Column that is predicted.
+    """
     mixed = len({row.source for row in rows}) > 1
-    return {name: b for name, b in BASELINES.items() if mixed or not b.needs_several}
+    of_person = {"age_sex", "age", "sex"} - {person_baseline(rows, target)}
+    return {
+        name: baseline
+        for name, baseline in BASELINES.items()
+        if name not in of_person and (mixed or not baseline.needs_several)
+    }
+
+
+def person_baseline(rows: Sequence[ScanRow], target: str) -> str:
+    """Name the baseline of age and sex without what is predicted, whatever its column is called.
+
+    Parameters
+    ----------
+    rows : sequence of ScanRow
+    target : str
+    """
+    if target == "age" or (rows and all(row.age == to_number(row.label) for row in rows)):
+        return "sex"
+    if target == "sex" or (rows and all(row.sex == row.label for row in rows)):
+        return "age"
+    return "age_sex"
 
 
 def scan_table(rows: Sequence[ScanRow]) -> pd.DataFrame:
@@ -219,10 +269,10 @@ def read_gains(model_dir: Path) -> RishGains | None:
 def fit_predict(
     baseline: Baseline,
     table: pd.DataFrame,
-    truth: NDArray[np.intp],
+    truth: NDArray[Any],
     training: Sequence[int],
     testing: Sequence[int],
-    classes: int,
+    classes: int | None,
 ) -> Floats:
     """Fit a baseline to the training scans and predict the others.
 
@@ -231,15 +281,18 @@ def fit_predict(
     baseline : Baseline
     table : DataFrame
         A row per scan, from `scan_table` and `rish_table`.
-    truth : (n_scans,) array of int
+    truth : (n_scans,) array
+        Classes as int, or numbers.
     training, testing : sequences of int
         Rows.
-    classes : int
+    classes : int or None
+        None for numbers.
 
     Returns
     -------
-    probabilities : (n_testing, classes) array
-        0 for a class that is not among the training scans.
+    outputs : (n_testing, classes) array
+        Probabilities, 0 for a class that is not among the training scans; or (n_testing, 1)
+        numbers.
     """
     numbers = [
         name
@@ -249,25 +302,31 @@ def fit_predict(
     # A column without a single value in training cannot be imputed from it.
     known = [name for name in numbers if table[name].iloc[list(training)].notna().any()]
     labels = truth[list(training)]
-    chances = np.zeros((len(testing), classes))
+    outputs = np.zeros((len(testing), classes or 1))
     if not known and not baseline.words:
-        chances[:, np.unique(labels)] = 1 / len(np.unique(labels))
-        return chances
-    model = _pipeline(known, list(baseline.words))
+        if classes is None:
+            outputs[:] = labels.mean()
+        else:
+            outputs[:, np.unique(labels)] = 1 / len(np.unique(labels))
+        return outputs
+    model = _pipeline(known, list(baseline.words), number=classes is None)
     columns = table[[*known, *baseline.words]]
     with warnings.catch_warnings():
         # A site that training has not seen has no indicator: that is what should happen.
         warnings.filterwarnings("ignore", message="Found unknown categories", category=UserWarning)
         model.fit(columns.iloc[list(training)], labels)
-        chances[:, model.classes_] = model.predict_proba(columns.iloc[list(testing)])
-    return chances
+        if classes is None:
+            outputs[:, 0] = model.predict(columns.iloc[list(testing)])
+        else:
+            outputs[:, model.classes_] = model.predict_proba(columns.iloc[list(testing)])
+    return outputs
 
 
-def _pipeline(numbers: list[str], words: list[str]) -> Any:
+def _pipeline(numbers: list[str], words: list[str], *, number: bool = False) -> Any:
     """Impute and scale numbers, encode words, regress; all fitted together."""
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
-    from sklearn.linear_model import LogisticRegression
+    from sklearn.linear_model import LogisticRegression, RidgeCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -275,5 +334,7 @@ def _pipeline(numbers: list[str], words: list[str]) -> Any:
     encoded = OneHotEncoder(handle_unknown="ignore")
     parts = [("numbers", imputed, numbers)] if numbers else []
     parts += [("words", encoded, words)] if words else []
-    regression = LogisticRegression(class_weight="balanced", max_iter=1000)
+    regression: Any = LogisticRegression(class_weight="balanced", max_iter=1000)
+    if number:
+        regression = RidgeCV(alphas=_RIDGE)
     return make_pipeline(ColumnTransformer(parts), regression)

@@ -2,6 +2,8 @@
 
 Models and baselines are tested on the same folds and left-out sites. Scores of a network become
 probabilities with a temperature fitted to the other folds; the final model gets that of all folds.
+Where a number is predicted, scores are turned into it by mean and standard deviation of the job's
+training scans, and the final model learns how far those of the folds were off.
 """
 
 from __future__ import annotations
@@ -27,10 +29,11 @@ from bids_gevnet.learn.evaluate.baselines import (
 )
 from bids_gevnet.learn.evaluate.confound_warnings import Fact, merge_facts
 from bids_gevnet.learn.evaluate.predictions_table import TaskResult, calibrate, write_predictions
+from bids_gevnet.learn.evaluate.scoring import ADAPTED
 from bids_gevnet.learn.evaluate.voxel_maps import read_voxel_maps
 from bids_gevnet.learn.evaluate.voxelwise import predict_from_maps
 from bids_gevnet.learn.models.files import read_card, write_card
-from bids_gevnet.learn.train.outputs import read_held_out
+from bids_gevnet.learn.train.outputs import read_adaptation, read_held_out
 from bids_gevnet.learn.train.progress import track
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from bids_gevnet.layout import OutputLayout
     from bids_gevnet.learn.cohort.scan_rows import ScanRow
     from bids_gevnet.learn.cohort.tasks import Task
+    from bids_gevnet.learn.models.files import ModelCard
     from bids_gevnet.learn.train.jobs import TrainJob
     from bids_gevnet.learn.train.planning import StudyPlan
 
@@ -106,8 +110,7 @@ def collect_predictions(
             final = next((Path(job.model_dir) for job in jobs if job.fold is None), None)
             if final is None:
                 continue
-            temperature = of_network[0].temperature or 1.0
-            write_card(final, dataclasses.replace(read_card(final), temperature=temperature))
+            write_card(final, _with_experience(read_card(final), of_network[0]))
             models.append(final)
             training.append(_training_facts(output.root, task, network, final))
             facts += _model_facts(task, final, reference_site)
@@ -118,12 +121,19 @@ def collect_predictions(
     write_predictions(output.predictions_table, results)
     about = {
         "target": study.cohort.target,
+        "unit": study.cohort.unit,
+        "remarks": list(study.cohort.remarks),
         "left_out": [dataclasses.asdict(entry) for entry in study.cohort.left_out],
         "training": training,
         "leave_site_out": [
             {"task": task, "site": split.site, "run": not split.reason, "reason": split.reason}
             for task, splits in study.plan.sites.items()
             for split in splits
+        ],
+        "adapted": [
+            {"task": job.task, "site": job.held_out_site, "what": read_adaptation(folder)}
+            for job in study.jobs
+            if job.tests_adapted and (folder := Path(job.model_dir))
         ],
         "warnings": [
             *study.cohort.warnings,
@@ -132,6 +142,14 @@ def collect_predictions(
         ],
     }
     return Collected(results=tuple(results), models=tuple(models), about=about)
+
+
+def _with_experience(card: ModelCard, folds: TaskResult) -> ModelCard:
+    """Add what the models of the folds teach about the final one."""
+    if folds.is_regression:
+        errors = np.abs(folds.outputs[:, 0] - np.array([row.number for row in folds.rows]))
+        return dataclasses.replace(card, typical_error=float(errors.mean()))
+    return dataclasses.replace(card, temperature=folds.temperature or 1.0)
 
 
 def remove_stale_models(jobs: Sequence[TrainJob]) -> None:
@@ -193,13 +211,37 @@ def _network_results(
     rows = {row.scan: row for row in cohort.rows}
     for scheme, chosen in _by_scheme(jobs):
         entries = sorted(
-            (scan, job.fold, values)
+            (scan, job.fold, _outputs(job, values))
             for job in chosen
             for scan, values in read_held_out(Path(job.model_dir)).items()
         )
         scores = _held_out(task, ("network", network, scheme), rows, entries)
-        probabilities, temperature = calibrate(scores.probabilities, scores.truth, scores.folds)
-        yield dataclasses.replace(scores, probabilities=probabilities, temperature=temperature)
+        yield _calibrated(task, scores)
+    adapted = sorted(
+        (scan, job.fold, _outputs(job, values))
+        for job in jobs
+        if job.tests_adapted
+        for scan, values in read_held_out(Path(job.model_dir), adapted=True).items()
+    )
+    if adapted:
+        scores = _held_out(task, ("network", network, ADAPTED), rows, adapted)
+        yield dataclasses.replace(_calibrated(task, scores), temperature=None)
+
+
+def _calibrated(task: Task, scores: TaskResult) -> TaskResult:
+    """Turn scores of classes into probabilities; numbers stay numbers."""
+    if task.is_regression:
+        return scores
+    probabilities, temperature = calibrate(scores.outputs, scores.truth, scores.folds)
+    return dataclasses.replace(scores, outputs=probabilities, temperature=temperature)
+
+
+def _outputs(job: TrainJob, scores: list[float]) -> list[float]:
+    """Turn standardised numbers into numbers; scores of classes stay scores."""
+    if not job.is_regression:
+        return scores
+    mean, spread = job.scale
+    return [mean + spread * score for score in scores]
 
 
 def _baseline_results(
@@ -208,10 +250,13 @@ def _baseline_results(
     """Every baseline on the same folds and sites, fitted to the same training scans."""
     rows = {row.scan: row for row in cohort.rows}
     number = {row.scan: i for i, row in enumerate(cohort.rows)}
-    facts, baselines = scan_table(cohort.rows), baselines_for(cohort.rows)
-    truth = np.array(
-        [task.labels.index(r.label) if r.label in task.labels else -1 for r in cohort.rows]
-    )
+    facts, baselines = scan_table(cohort.rows), baselines_for(cohort.rows, cohort.target)
+    if task.is_regression:
+        truth = np.array([row.number for row in cohort.rows])
+    else:
+        inside = [(row.label, task.includes(row.label)) for row in cohort.rows]
+        truth = np.array([task.output(label) if there else -1 for label, there in inside])
+    classes = None if task.is_regression else len(task.labels)
     for scheme, chosen in _by_scheme(jobs):
         entries: dict[str, list[tuple[str, int | None, Any]]] = {}
         for job in track(chosen, "Simple models", len(chosen)):
@@ -221,11 +266,11 @@ def _baseline_results(
             table = _add_rish(job, gains, facts, [*training, *testing])
             scans = [scan.scan for scan in job.testing]
             chances = {
-                name: fit_predict(baseline, table, truth, training, testing, len(task.labels))
+                name: fit_predict(baseline, table, truth, training, testing, classes)
                 for name, baseline in baselines.items()
                 if not baseline.maps
             }
-            chances |= _voxelwise_chances(job, gains, combat=len(set(facts["site"])) > 1)
+            chances |= _voxelwise_outputs(job, gains, combat=len(set(facts["site"])) > 1)
             for name, values in chances.items():
                 entries.setdefault(name, []).extend(
                     (s, job.fold, p) for s, p in zip(scans, values.tolist(), strict=True)
@@ -234,10 +279,10 @@ def _baseline_results(
             yield _held_out(task, ("baseline", name, scheme), rows, sorted(of_baseline))
 
 
-def _voxelwise_chances(
+def _voxelwise_outputs(
     job: TrainJob, gains: RishGains | None, *, combat: bool
 ) -> dict[str, NDArray[np.float64]]:
-    """Probabilities by each voxelwise model; by ComBat only where there are several sites."""
+    """Predict by each voxelwise model; by ComBat only where there are several sites."""
     maps = read_voxel_maps(job, gains)
     return {
         name: predict_from_maps(
@@ -268,7 +313,7 @@ def _held_out(
     rows : mapping
         Scan to its row of the cohort.
     entries : sequence of (str, int, sequence of float)
-        Scan, fold and a number per class.
+        Scan, fold and a number per output.
     """
     kind, model, scheme = origin
     return TaskResult(
@@ -280,7 +325,8 @@ def _held_out(
         labels=task.labels,
         rows=tuple(rows[scan] for scan, _, _ in entries),
         folds=np.array([fold for _, fold, _ in entries], dtype=np.intp),
-        probabilities=np.array([values for _, _, values in entries]),
+        outputs=np.array([values for _, _, values in entries]),
+        is_regression=task.is_regression,
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.baselines import BASELINES
 
 if TYPE_CHECKING:
@@ -31,11 +32,20 @@ class Fact:
     figures: str = ""
 
 
-_ALONE = {
-    name: f"The {name} alone tells the groups apart: differences between groups may be "
-    f"differences between {origins}."
-    for name, origins in {"site": "scanners", "source": "pipelines"}.items()
-}
+_ORIGINS = {"site": "scanners", "source": "pipelines"}
+
+
+def _alone(task: Mapping[str, Any], name: str) -> str:
+    """Say that the site or the source alone tells what is predicted."""
+    if task["kind"] == REGRESSION:
+        return (
+            f"The {name} alone predicts {task['title']}: what scans tell about it may be "
+            f"differences between {_ORIGINS[name]}."
+        )
+    return (
+        f"The {name} alone tells the groups apart: differences between groups may be "
+        f"differences between {_ORIGINS[name]}."
+    )
 
 
 def confound_warnings(content: Mapping[str, Any]) -> list[str]:
@@ -50,11 +60,22 @@ def confound_warnings(content: Mapping[str, Any]) -> list[str]:
     facts = [fact for task in tasks for fact in _task_facts(task)]
     association = content.get("site_association")
     first = []
-    said = any(fact.text == _ALONE["site"] for fact in facts)
+    said = any(fact.text == _alone(task, "site") for fact in facts for task in tasks)
     if association is not None and association >= STRONG_ASSOCIATION and not said:
-        text = f"Site and diagnosis are associated (Cramér's V {association:.2f}): differences "
-        first = [text + "between diagnoses may be differences between scanners."]
+        first = [_associated(tasks[0], association)]
     return [*first, *merge_facts(facts, len(tasks))]
+
+
+def _associated(task: Mapping[str, Any], association: float) -> str:
+    if task["kind"] == REGRESSION:
+        return (
+            f"Site and {task['title']} are associated (correlation ratio {association:.2f}): what "
+            "scans tell about it may be differences between scanners."
+        )
+    return (
+        f"Site and diagnosis are associated (Cramér's V {association:.2f}): differences between "
+        "diagnoses may be differences between scanners."
+    )
 
 
 def merge_facts(facts: Iterable[Fact], tasks: int) -> list[str]:
@@ -84,7 +105,7 @@ def merge_facts(facts: Iterable[Fact], tasks: int) -> list[str]:
 
 def _task_facts(task: Mapping[str, Any]) -> Iterator[Fact]:
     scores = [
-        (model["kind"], model["model"], model["title"], _score(model))
+        (model["kind"], model["model"], model["title"], _score(model, task["figure"]))
         for model in task["models"]
         if "folds" in model["schemes"]
     ]
@@ -97,28 +118,33 @@ def _task_facts(task: Mapping[str, Any]) -> Iterator[Fact]:
         and score["value"] is not None
     ]
     for name, _, score in confounds:
-        if name in _ALONE and score["low"] > task["chance"]:
-            yield Fact(
-                _ALONE[name],
-                task["title"],
-                f"balanced accuracy {_say(score)}",
-            )
+        if name in _ORIGINS and _lower(score) > task["chance"]:
+            figure = task["figure"].replace("_", " ")
+            yield Fact(_alone(task, name), task["title"], f"{figure} {_say(score)}")
+    target = task["title"] if task["kind"] == REGRESSION else "the groups"
     for kind, _, title, score in scores:
-        if kind != "network" or score["value"] is None or score["low"] <= task["chance"]:
+        if kind != "network" or score["value"] is None or _lower(score) <= task["chance"]:
             continue
         for name, rival, other in confounds:
-            if other["value"] >= score["low"]:
+            if other["value"] >= _lower(score):
                 yield Fact(
                     f"{rival} does as well as {title}, within its interval or above: the network "
-                    f"may have learned {BASELINES[name].lesson} instead of the groups.",
+                    f"may have learned {BASELINES[name].lesson} instead of {target}.",
                     task["title"],
                     f"{other['value']:.2f} against {_say(score)}",
                 )
 
 
-def _score(model: Mapping[str, Any]) -> Any:
-    return model["schemes"]["folds"]["pooled"]["balanced_accuracy"]
+def _score(model: Mapping[str, Any], figure: str) -> Any:
+    return model["schemes"]["folds"]["pooled"][figure]
+
+
+def _lower(score: Mapping[str, Any]) -> float:
+    """Lower end of an interval; of three people or fewer a correlation has none."""
+    return -1.0 if score["low"] is None else float(score["low"])
 
 
 def _say(value: Mapping[str, Any]) -> str:
+    if value["low"] is None:
+        return f"{value['value']:.2f}"
     return f"{value['value']:.2f}, {value['low']:.2f} to {value['high']:.2f}"

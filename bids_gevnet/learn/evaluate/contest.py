@@ -1,4 +1,4 @@
-"""Which model tells the groups apart best, allowing for having looked for the best.
+"""Which model predicts best, classes or a number, allowing for having looked for the best.
 
 Models of the scans (networks, summary features, voxelwise maps) are tested together within sites;
 confounds, which know nothing of the brain, are tested together among everybody. Both p-values
@@ -10,27 +10,23 @@ elsewhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bids_gevnet.learn.evaluate.baselines import BASELINES
-from bids_gevnet.learn.evaluate.intervals import (
-    NOTHING,
-    Resamples,
-    Value,
-    mover_mean,
-    paired_difference,
-    percentile_interval,
-)
-from bids_gevnet.learn.evaluate.permutation import JointTest, holm, swap_test
+from bids_gevnet.learn.evaluate.intervals import NOTHING, Value, percentile_interval
+from bids_gevnet.learn.evaluate.permutation import JointTest, holm
+from bids_gevnet.learn.evaluate.yardsticks import Yardstick, compare, yardstick_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bids_gevnet.learn.evaluate.curves import HeldOut
-    from bids_gevnet.learn.evaluate.intervals import Floats
+    from bids_gevnet.learn.evaluate.number_scores import HeldOutNumbers
+
+    Predicted = HeldOut | HeldOutNumbers
 
 LEVEL = 0.05
 
@@ -44,21 +40,24 @@ class Contender:
     kind : str
         "network", "simple" (of the scan) or "confound" (knows nothing of the brain).
     model, title : str
-    held_out : HeldOut
+    held_out : HeldOut or HeldOutNumbers
     value : Value
-        Balanced accuracy.
+        Balanced accuracy, or correlation: the figure of the yardstick.
+    error : Value
+        Mean absolute error, of a number.
     p : float or None
         Of the joint test of its kind; None where that is not possible.
     z : float
     needed : float or None
-        Balanced accuracy from which p would be below 0.05.
+        Value from which p would be below 0.05.
     """
 
     kind: str
     model: str
     title: str
-    held_out: HeldOut
+    held_out: Predicted
     value: Value
+    error: Value = field(default_factory=lambda: NOTHING)
     p: float | None = None
     z: float = 0.0
     needed: float | None = None
@@ -70,7 +69,7 @@ class Contender:
 
     @property
     def reached(self) -> float:
-        """Balanced accuracy; 0 where it has none."""
+        """Value; 0 where it has none."""
         return self.value["value"] or 0.0
 
 
@@ -102,7 +101,7 @@ def tested_together(
         np.stack([contender.held_out.predicted for contender in contenders]),
         list(first.people),
         [""] * len(first) if confounds else list(first.sites),
-        classes=len(first.labels),
+        classes=first.classes,
         count=count,
         seed=seed,
         **({"root": 1.0} if confounds else {}),
@@ -114,25 +113,23 @@ def tested_together(
 
 
 def strongest(contenders: Sequence[Contender]) -> Contender | None:
-    """Give the model furthest beyond its null; of equals the highest, then the simplest."""
+    """Give the model furthest beyond its null; of equals the highest, then the simplest.
+
+    Of a number, the model that is least far off, those beyond their null first.
+    """
     order = {"network": 0, "simple": 1, "confound": 1}
-    return max(contenders, key=lambda c: (round(c.z, 9), c.reached, order[c.kind]), default=None)
 
+    def rank(contender: Contender) -> tuple[float, float, int]:
+        error = contender.error["value"]
+        if error is not None:
+            return float(contender.above(0.0)), -error, order[contender.kind]
+        return round(contender.z, 9), contender.reached, order[contender.kind]
 
-def difference(first: HeldOut, second: HeldOut) -> Value:
-    """Balanced accuracy of one model less that of another, on the same scans."""
-    if not np.array_equal(first.scans, second.scans):
-        return NOTHING
-    parts = []
-    for k in range(len(first.labels)):
-        is_class = first.truth == k
-        right = (first.predicted[is_class] == k, second.predicted[is_class] == k)
-        parts.append(paired_difference(*right, first.participants(k)))
-    return mover_mean(parts, method="mover_paired")
+    return max(contenders, key=rank, default=None)
 
 
 def swapped(
-    first: HeldOut, others: Sequence[HeldOut], *, count: int, seed: int
+    first: Predicted, others: Sequence[Predicted], *, count: int, seed: int
 ) -> tuple[list[float], list[float]] | None:
     """Test a model against others on the same scans, each alone and all together, as `swap_test`.
 
@@ -141,14 +138,7 @@ def swapped(
     same = all(np.array_equal(first.scans, other.scans) for other in others)
     if not others or not same or not first.complete:
         return None
-    single, corrected = swap_test(
-        first.predicted == first.truth,
-        np.stack([other.predicted == other.truth for other in others]),
-        first.truth,
-        list(first.people),
-        count=count,
-        seed=seed,
-    )
+    single, corrected = yardstick_of(first).swap(first, others, count=count, seed=seed)
     return single.tolist(), corrected.tolist()
 
 
@@ -164,7 +154,7 @@ def compare_networks(
         {
             "first": a.model,
             "second": b.model,
-            "balanced_accuracy_difference": difference(a.held_out, b.held_out),
+            yardstick_of(a.held_out).difference: compare(a.held_out, b.held_out),
             "p": value,
             "p_corrected": None if value is None else next(corrected),
         }
@@ -185,7 +175,7 @@ def network_against_simple(
     test = swapped(network.held_out, others, count=count, seed=seed)
     if test is None:
         return "neither"
-    gaps = [difference(network.held_out, other) for other in others]
+    gaps = [compare(network.held_out, other) for other in others]
     single, corrected = test
     if all((gap["low"] or 0) > 0 for gap in gaps) and networks * max(single) < LEVEL:
         return "adds"
@@ -196,29 +186,20 @@ def network_against_simple(
 
 
 def expected_of_best(contenders: Sequence[Contender], *, count: int, seed: int) -> Value:
-    """Balanced accuracy to expect of the best model in people it was not chosen on.
+    """Give what to expect of the best model in people it was not chosen on.
 
     The best is chosen among the people that a bootstrap sample holds and scored on those it does
-    not (Tsamardinos, Greasidou and Borboudakis 2018), over all samples.
+    not (Tsamardinos, Greasidou and Borboudakis 2018), over all samples: by its balanced accuracy,
+    or, of a number, by its mean absolute error.
     """
-    first = contenders[0].held_out
+    held_outs = [contender.held_out for contender in contenders]
+    first = held_outs[0]
     if not first.complete:
         return NOTHING
-    draws = Resamples(list(first.people), first.truth.tolist(), count=count, seed=seed)
+    yardstick: Yardstick = yardstick_of(first)
+    draws = yardstick.draw(first, count=count, seed=seed)
     inside, outside = draws.weights, (draws.weights == 0).astype(float)
-    chosen = _recalls(contenders, inside).argmax(axis=1)
-    scores = _recalls(contenders, outside)[np.arange(len(chosen)), chosen]
+    chosen = (yardstick.sign * yardstick.merits(held_outs, inside)).argmax(axis=1)
+    scores = yardstick.merits(held_outs, outside)[np.arange(len(chosen)), chosen]
     scores = scores[np.isfinite(scores)]
     return percentile_interval(float(scores.mean()), scores) if len(scores) else NOTHING
-
-
-def _recalls(contenders: Sequence[Contender], weights: Floats) -> Floats:
-    """Balanced accuracy of each model in each sample, (n_samples, n_models); NaN if undefined."""
-    first = contenders[0].held_out
-    total: Floats = np.zeros((len(weights), len(contenders)))
-    for k in range(len(first.labels)):
-        is_class = first.truth == k
-        right = np.stack([is_class & (c.held_out.predicted == k) for c in contenders], axis=1)
-        with np.errstate(invalid="ignore"):
-            total += (weights @ right) / (weights @ is_class)[:, None]
-    return total / len(first.labels)

@@ -64,6 +64,11 @@ class HeldOut:
         )
 
     @property
+    def classes(self) -> int:
+        """How many there are."""
+        return len(self.labels)
+
+    @property
     def predicted(self) -> NDArray[np.intp]:
         """Most probable class of each scan: (n,) array."""
         most: NDArray[np.intp] = self.probabilities.argmax(axis=1)

@@ -1,6 +1,6 @@
-"""The answer of a study in a sentence: whether and by what groups are told apart, and the network.
+"""The answer of a study in a sentence: what can be told, by what, and what the network adds.
 
-Confounds come first where they win: what site, motion, or age and sex alone tell apart says
+Confounds come first where they win: what site, motion, or age and sex alone tell says
 nothing about the brain. Every claim rests on a test that allows for how many models and tasks
 were looked at (`contest`); where nothing can be claimed, the sentence says so.
 """
@@ -10,22 +10,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.baselines import BASELINES
 from bids_gevnet.learn.evaluate.contest import (
     Contender,
-    difference,
     expected_of_best,
     network_against_simple,
     strongest,
     tested_together,
 )
-from bids_gevnet.learn.evaluate.curves import constant_answer
 from bids_gevnet.learn.evaluate.intervals import NOTHING
+from bids_gevnet.learn.evaluate.number_scores import HeldOutNumbers
 from bids_gevnet.learn.evaluate.permutation import holm, p_text
+from bids_gevnet.learn.evaluate.wording import Wording, of_groups, of_number, with_unit
+from bids_gevnet.learn.evaluate.yardsticks import OF_CLASSES, Yardstick, compare, yardstick_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from bids_gevnet.learn.evaluate.curves import HeldOut
     from bids_gevnet.learn.evaluate.intervals import Value
 
 
@@ -37,17 +42,25 @@ class Contest:
     ----------
     task : str
     labels : tuple of str
+        The classes, or the column whose number is predicted.
     networks, simple, confounds : lists of Contender
     reason : str or None
         Why models of the scans could not be tested within sites.
     expected : Value
-        Balanced accuracy to expect of the best model of the scans in other people.
+        Balanced accuracy, or mean absolute error, to expect of the best model of the scans in
+        other people.
     against : str
         "adds", "worse" or "neither": the best network beside the simple models.
+    averages_worse : bool
+        Whether the best model does better than every model of averages over directions.
     tasks : int
         How many tasks p-values are corrected for.
     elsewhere : dict of str to Value
-        Balanced accuracy of each model at sites left out of training.
+        Figure of each model at sites left out of training.
+    unit : str
+        Of a number, if it is known.
+    yardstick : Yardstick
+        How predictions are judged.
     """
 
     task: str
@@ -58,8 +71,11 @@ class Contest:
     reason: str | None
     expected: Value
     against: str
+    averages_worse: bool
     tasks: int
     elsewhere: dict[str, Value]
+    unit: str = ""
+    yardstick: Yardstick = OF_CLASSES
 
     @property
     def of_scans(self) -> list[Contender]:
@@ -68,8 +84,18 @@ class Contest:
 
     @property
     def chance(self) -> float:
-        """Balanced accuracy of guessing."""
-        return 1 / len(self.labels)
+        """Figure of guessing."""
+        return self.yardstick.chance(self.labels)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether a number is predicted."""
+        return self.yardstick.kind == REGRESSION
+
+    @property
+    def words(self) -> Wording:
+        """How to speak of what is predicted."""
+        return of_number(self.labels[0]) if self.is_regression else of_groups(self.labels)
 
     @property
     def best(self) -> Contender | None:
@@ -82,8 +108,13 @@ class Contest:
         return strongest(self.networks)
 
     @property
+    def averages(self) -> list[Contender]:
+        """Models of averages over directions, to which a crossing of fibres is invisible."""
+        return _averages(self.simple)
+
+    @property
     def confound(self) -> Contender | None:
-        """The strongest confound that tells the groups apart."""
+        """The strongest confound that is better than chance."""
         return strongest([c for c in self.confounds if c.above(self.chance)])
 
 
@@ -95,6 +126,7 @@ def run_contest(
     resamples: int,
     permutations: int,
     seed: int,
+    unit: str = "",
 ) -> Contest:
     """Test the models of a task on its folds.
 
@@ -105,6 +137,8 @@ def run_contest(
         On the same scans.
     elsewhere : dict of str to Value
     resamples, permutations, seed : int
+    unit : str
+        Of a number that is predicted.
     """
     options: dict[str, Any] = {"count": permutations, "seed": seed}
     of_scans, reason = tested_together(
@@ -119,6 +153,7 @@ def run_contest(
     against = "neither"
     if network is not None:
         against = network_against_simple(network, simple, networks=len(networks), **options)
+    averages_worse = _beats_averages(strongest(of_scans), networks, simple, **options)
     return Contest(
         task=task,
         labels=contenders[0].held_out.labels if contenders else (),
@@ -128,9 +163,30 @@ def run_contest(
         reason=reason,
         expected=expected_of_best(of_scans, count=resamples, seed=seed) if of_scans else NOTHING,
         against=against,
+        averages_worse=averages_worse,
         tasks=1,
         elsewhere=elsewhere,
+        unit=unit,
+        yardstick=yardstick_of(contenders[0].held_out) if contenders else OF_CLASSES,
     )
+
+
+def _averages(simple: Sequence[Contender]) -> list[Contender]:
+    return [c for c in simple if c.model in BASELINES and BASELINES[c.model].maps == "md"]
+
+
+def _beats_averages(
+    best: Contender | None,
+    networks: Sequence[Contender],
+    simple: Sequence[Contender],
+    **options: Any,
+) -> bool:
+    """Whether the best model is better than all averages, corrected for its rivals of its kind."""
+    averages = _averages(simple)
+    if best is None or not averages:
+        return False
+    rivals = len(networks) if best.kind == "network" else len(simple) - len(averages)
+    return network_against_simple(best, averages, networks=max(1, rivals), **options) == "adds"
 
 
 def correct_for_tasks(contests: Sequence[Contest]) -> list[Contest]:
@@ -170,7 +226,7 @@ def headline(contest: Contest) -> dict[str, Any]:
     rival = strongest(contest.simple)
     gap = NOTHING
     if network is not None and rival is not None:
-        gap = difference(network.held_out, rival.held_out)
+        gap = compare(network.held_out, rival.held_out)
     return {
         "level": level,
         "sentence": sentence,
@@ -191,25 +247,22 @@ def headline(contest: Contest) -> dict[str, Any]:
 
 def _sentence(contest: Contest) -> tuple[str, str]:
     """Give level and sentence."""
-    groups = _and(contest.labels)
+    words = contest.words
     best, confound = contest.best, contest.confound
     if best is None or best.value["value"] is None:
-        return "note", f"There are no results that could tell {groups} apart."
+        return "note", words.no_results
     if contest.reason is not None and len(set(best.held_out.sites.tolist())) > 1:
-        return "warning", (
-            f"Careful: whether {groups} differ cannot be told from this study, because every site "
-            "has only one of the groups: a difference between scanners looks the same."
-        )
+        return "warning", f"Careful: {words.undecided}."
     if confound is not None:
         return "warning", _confounded(contest, best, confound)
     if not best.above(contest.chance):
         return "note", (
-            f"{groups} could not be told apart: no model of the scans, "
+            f"{_first_upper(contest, words.not_told)}: no model of the scans, "
             f"{'network or simpler' if contest.networks else 'however simple'}, was "
             "distinguishable from chance."
         )
     return "good", (
-        f"{groups} can be told apart by their scans, best by {_what(best)}"
+        f"{_first_upper(contest, words.told)}, best by {_what(best)}{_how_far(contest, best)}"
         f"{_network_clause(contest, best)}."
     )
 
@@ -218,19 +271,37 @@ def _confounded(contest: Contest, best: Contender, confound: Contender) -> str:
     """Write the sentence of a study in which a confound tells the groups apart."""
     instead = BASELINES[confound.model].lesson
     verb = "tell" if " and " in instead else "tells"
-    start = f"Careful: {instead} alone {verb} {_and(contest.labels)} apart"
+    start = f"Careful: {instead} alone {verb} {contest.words.confound}"
     if not best.above(contest.chance):
         return f"{start}; no difference in the scans was found beyond that."
     if confound.model == "site":
         how = "within sites the scans still do"  # labels are exchanged within sites
-    elif (difference(best.held_out, confound.held_out)["low"] or 0.0) > 0:
+    elif (compare(best.held_out, confound.held_out)["low"] or 0.0) > 0:
         how = "the scans do better"
     else:
         return (
             f"{start}, and the scans are not clearly better at it: the result may be about "
-            f"{instead} and not about the groups."
+            f"{instead} and not about {contest.words.instead}."
         )
-    return f"{start}; {how}, best by {_what(best)}{_network_clause(contest, best)}."
+    return (
+        f"{start}; {how}, best by {_what(best)}{_how_far(contest, best)}"
+        f"{_network_clause(contest, best)}."
+    )
+
+
+def _first_upper(contest: Contest, text: str) -> str:
+    """Begin a sentence; the names of groups stay as they are."""
+    return text[:1].upper() + text[1:] if contest.is_regression else text
+
+
+def _how_far(contest: Contest, best: Contender) -> str:
+    """Say how good the best model is, as the reader asks first."""
+    if not contest.is_regression:
+        return f", {contest.yardstick.name} {_say(best.value)}"
+    error = best.error["value"]
+    if error is None:
+        return ""
+    return f", off by {with_unit(f'{error:.3g}', contest.unit)} on average"
 
 
 def _what(model: Contender) -> str:
@@ -248,40 +319,29 @@ def _network_clause(contest: Contest, best: Contender) -> str:
         return ""
     if best.kind == "network":
         if contest.against == "adds":
-            return ", which does better than every simpler model"
+            return "; it does better than every simpler model"
+        if contest.averages_worse:
+            return f"; {_blind(contest)}, other simpler models do not"
         return "; simpler models are not clearly worse"
     clause = "the network adds nothing to that"
-    if constant_answer(network.held_out) is not None:
+    if contest.yardstick.constant(network.held_out) is not None:
         clause = "the network has learned nothing"
     elif contest.against == "worse":
         clause = "the network does worse"
     elif not network.above(contest.chance):
         clause = "the network alone is not distinguishable from chance"
-    return f"; {clause}"
+    return f"; {clause}; {_blind(contest)}" if contest.averages_worse else f"; {clause}"
+
+
+def _blind(contest: Contest) -> str:
+    return f"averages over directions ({contest.averages[0].title}) do clearly worse"
 
 
 def _numbers(contest: Contest, rival: Contender | None, gap: Value) -> str:
-    best, network = contest.best, contest.network
+    best = contest.best
     if best is None:
         return ""
-    parts = [f"{best.title}: balanced accuracy {_say(best.value)}, chance {contest.chance:.2f}"]
-    if best.p is not None:
-        parts[0] += f", {p_text(best.p)}{_corrected(contest)}"
-    several = len(contest.of_scans) > 1
-    if best.above(contest.chance) and several and contest.expected["value"] is not None:
-        parts.append(
-            f"{contest.expected['value']:.2f} expected in other people, allowing for the choice "
-            f"among {len(contest.of_scans)} models"
-        )
-    elif best.needed is not None and best.needed <= 1:
-        parts.append(f"about {best.needed:.2f} would have been needed with this many people")
-    if network is not None and network is not best:
-        constant = constant_answer(network.held_out)
-        parts.append(
-            f"{network.title}: {_say(network.value)}" + (f", it {constant}" if constant else "")
-        )
-    if network is not None and rival is not None and gap["value"] is not None:
-        parts.append(f"{network.title} minus {rival.title}: {_say(gap, sign='+')}")
+    parts = [*_best_parts(contest, best), *_network_parts(contest, best, rival, gap)]
     confound = contest.confound or strongest(contest.confounds)
     if confound is not None and confound.value["value"] is not None:
         said = f"{confound.title}, the strongest confound: {_say(confound.value)}"
@@ -290,10 +350,68 @@ def _numbers(contest: Contest, rival: Contender | None, gap: Value) -> str:
     away = contest.elsewhere.get(best.model)
     if away is not None and away["value"] is not None:
         parts.append(f"{best.title} at sites left out of training: {_say(away)}")
-    counts = ", ".join(
-        f"{best.held_out.participants(k)} {label}" for k, label in enumerate(contest.labels)
+    return "; ".join([*parts, _counts(contest, best.held_out)]) + "."
+
+
+def _best_parts(contest: Contest, best: Contender) -> Iterator[str]:
+    """Say what the best model reaches, and what is to be expected of it."""
+    figure = f"{contest.yardstick.name} {_say(best.value)}, chance {contest.chance:.2f}"
+    tested = "" if best.p is None else f", {p_text(best.p)}{_corrected(contest)}"
+    yield f"{best.title}: {figure}{tested}"
+    if best.error["value"] is not None:
+        yield _errors(contest, best)
+    several, expected = len(contest.of_scans) > 1, contest.expected["value"]
+    if best.above(contest.chance) and several and expected is not None:
+        text = f"{expected:.2f}"
+        if contest.is_regression:
+            text = "an error of " + with_unit(f"{expected:.3g}", contest.unit)
+        yield (
+            f"{text} expected in other people, allowing for the choice among "
+            f"{len(contest.of_scans)} models"
+        )
+    elif best.needed is not None and best.needed <= 1:
+        yield f"about {best.needed:.2f} would have been needed with this many people"
+
+
+def _network_parts(
+    contest: Contest, best: Contender, rival: Contender | None, gap: Value
+) -> Iterator[str]:
+    """Say what the network reaches, and how it compares with the best simple model."""
+    network = contest.network
+    if network is None:
+        return
+    if network is not best:
+        constant = contest.yardstick.constant(network.held_out)
+        yield f"{network.title}: {_say(network.value)}" + (f", it {constant}" if constant else "")
+    if rival is None or gap["value"] is None:
+        return
+    if contest.is_regression:
+        yield (
+            f"error of {rival.title} minus that of {network.title}: "
+            f"{with_unit(_say(gap, sign='+'), contest.unit)}; above 0 the network is better"
+        )
+    else:
+        yield f"{network.title} minus {rival.title}: {_say(gap, sign='+')}"
+
+
+def _errors(contest: Contest, best: Contender) -> str:
+    """Say how far off the best model is, and how far one number for everybody would be."""
+    truth = best.held_out.truth
+    guess = float(np.abs(truth - np.median(truth)).mean())
+    return (
+        f"mean absolute error {with_unit(_say(best.error), contest.unit)}, "
+        f"{guess:.2f} by one number for everybody"
     )
-    return "; ".join([*parts, counts]) + "."
+
+
+def _counts(contest: Contest, held_out: HeldOut | HeldOutNumbers) -> str:
+    if isinstance(held_out, HeldOutNumbers):
+        low, high = held_out.truth.min(), held_out.truth.max()
+        span = with_unit(f"{low:g} to {high:g}", contest.unit)
+        return f"{held_out.participants()} participants, {contest.labels[0]} {span}"
+    return ", ".join(
+        f"{held_out.participants(k)} {label}" for k, label in enumerate(contest.labels)
+    )
 
 
 def _corrected(contest: Contest) -> str:
@@ -309,7 +427,3 @@ def _say(value: Value, sign: str = "") -> str:
     if value["low"] is None or value["high"] is None:
         return f"{value['value']:{sign}.2f}"
     return f"{value['value']:{sign}.2f} ({value['low']:{sign}.2f} to {value['high']:{sign}.2f})"
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

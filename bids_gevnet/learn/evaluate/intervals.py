@@ -66,7 +66,8 @@ NOTHING = Value(value=None, low=None, high=None, method="none")
 
 
 @cache
-def _quantile() -> float:
+def normal_quantile() -> float:
+    """Give the standard deviations that intervals reach to either side."""
     from scipy.stats import norm
 
     return float(norm.ppf(0.5 + CONFIDENCE / 2))
@@ -86,7 +87,7 @@ def wilson(share: float, people: int, *, method: str = "wilson") -> Value:
     """
     if people < 1:
         return NOTHING
-    z2 = _quantile() ** 2
+    z2 = normal_quantile() ** 2
     centre = share + z2 / (2 * people)
     width = np.sqrt(z2 * (share * (1 - share) / people + z2 / (4 * people**2)))
     total = 1 + z2 / people
@@ -154,7 +155,7 @@ def newcombe(area: float, negatives: int, positives: int) -> Value:
     """
     from scipy.optimize import brentq
 
-    z = _quantile()
+    z = normal_quantile()
 
     def excess(theta: float) -> float:
         spread = (negatives + positives) / 2 - 1

@@ -7,6 +7,7 @@ had not seen: the model of the folder is trained on everybody, so there is nobod
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.dwi.shells import name_shells
 from bids_gevnet.errors import printable
+from bids_gevnet.learn.evaluate.wording import with_unit
 from bids_gevnet.learn.models.files import MODEL_CARD, read_card, write_card
 
 if TYPE_CHECKING:
@@ -24,6 +26,12 @@ if TYPE_CHECKING:
 
     from bids_gevnet.learn.models.files import ModelCard
 
+_NUMBER_MEASURES = {
+    "mae": "Mean absolute error",
+    "correlation": "Correlation of true and predicted",
+    "r2": "R² (1 is best; below 0 the mean would be closer)",
+    "slope": "Slope of predicted on true (below 1: drawn towards the mean)",
+}
 _MEASURES = {
     "balanced_accuracy": "Balanced accuracy",
     "accuracy": "Accuracy",
@@ -33,6 +41,7 @@ _MEASURES = {
 _SCHEMES = {
     "folds": "People left out of training",
     "leave-site-out": "Sites left out of training",
+    "leave-site-out-adapted": "The same, harmonised from their unlabelled scans",
 }
 
 
@@ -79,7 +88,11 @@ def describe_model(card: ModelCard, task: Mapping[str, Any]) -> str:
 
 def _purpose(card: ModelCard) -> Iterator[str]:
     labels = ", ".join(map(_escape, card.labels))
-    yield f"Gives calibrated probabilities of {labels} for a diffusion MRI scan."
+    if card.is_regression:
+        unit = f", in {_escape(card.unit)}" if card.unit else ""
+        yield f"Predicts {labels}{unit}, from a diffusion MRI scan (regression)."
+    else:
+        yield f"Gives calibrated probabilities of {labels} for a diffusion MRI scan."
     yield ""
     yield "**Research use only; not for diagnosis.**"
 
@@ -91,7 +104,10 @@ def _data(card: ModelCard, task: Mapping[str, Any]) -> Iterator[str]:
         cells = [cell for cell in task["cohort"] if cell["label"] == label]
         where = ", ".join(f"{_escape(c['site'])}: {c['participants']}" for c in cells)
         count = sum(cell["participants"] for cell in cells)
-        yield f"- {_escape(label)}: {count} participants ({where})"
+        span = ""
+        if card.is_regression:
+            span = with_unit(f", {card.target_low:g} to {card.target_high:g}", _escape(card.unit))
+        yield f"- {_escape(label)}: {count} participants{span} ({where})"
     yield (
         "- Sites were harmonised by the model's own gains."
         if card.harmonised
@@ -110,21 +126,30 @@ def _figures(card: ModelCard, task: Mapping[str, Any]) -> Iterator[str]:
     schemes = [name for name in _SCHEMES if name in model["schemes"]]
     yield "| Network, with 95 % intervals | " + " | ".join(_SCHEMES[s] for s in schemes) + " |"
     yield "| --- " * (len(schemes) + 1) + "|"
-    for key, name in _MEASURES.items():
+    for key, name in (_NUMBER_MEASURES if card.is_regression else _MEASURES).items():
         cells = [_say(model["schemes"][scheme]["pooled"][key]) for scheme in schemes]
         yield f"| {name} | {' | '.join(cells)} |"
     yield ""
+    last = f"Its scores are divided by {card.temperature:.2f} to calibrate them."
+    if card.is_regression:
+        guess = model["schemes"][schemes[0]]["pooled"]["guessing_mae"] if schemes else math.nan
+        last = f"One number for everybody would be off by {guess:.2f} on average."
     yield (
         f"Chance is {task['chance']:.2f}. The figures are of models that were trained without the "
         "people they were tested on; the model in this folder is trained on everybody, in the "
-        f"same way. Its scores are divided by {card.temperature:.2f} to calibrate them."
+        f"same way. {last}"
     )
 
 
 def _limits(card: ModelCard) -> Iterator[str]:
     mm = _voxel_mm(card)
     size = " x ".join(map(str, card.shape))
-    yield "- For research: it says what distinguishes groups, not what one person has."
+    yield (
+        "- For research: predictions are drawn towards the mean, so that their distance from the "
+        "true number says nothing about one person's health."
+        if card.is_regression
+        else "- For research: it says what distinguishes groups, not what one person has."
+    )
     yield f"- Grid: {size} voxels of {mm:g} mm in template space, nside {card.nside}."
     if card.b_values:
         yield f"- Shells: {name_shells(card.b_values)}."
@@ -133,7 +158,12 @@ def _limits(card: ModelCard) -> Iterator[str]:
     sites = ", ".join(map(_escape, card.sites))
     apart = ", and their scans are not harmonised" if card.harmonised else ""
     yield f"- Sites: {sites}. Nothing is known of others{apart}."
-    yield "- Labels other than those above do not exist for it: it gives one of them to everybody."
+    yield (
+        "- Beyond the range above nothing was learned: predictions outside of it are marked."
+        if card.is_regression
+        else "- Labels other than those above do not exist for it: it gives one of them to "
+        "everybody."
+    )
     for text in card.warnings:
         yield f"- {_escape(text)}"
 
@@ -146,7 +176,8 @@ def _usage(card: ModelCard) -> Iterator[str]:
     yield ""
     yield "Then validate it on them, if they have labels; nothing is trained:"
     yield ""
-    yield "    bids_gevnet BIDS_DIR OUTPUT_DIR group --model THIS_FOLDER"
+    target = f" --target {_escape(card.labels[0])}" if card.is_regression else ""
+    yield f"    bids_gevnet BIDS_DIR OUTPUT_DIR group --model THIS_FOLDER{target}"
     yield ""
     yield (
         "Scans unlike the training data are predicted with a warning, and whoever was in the "

@@ -1,9 +1,10 @@
 r"""Permutation tests of held-out predictions, of one model and of the best of several.
 
 Null hypothesis: within each site, a participant's label has nothing to do with what was predicted.
-Labels are exchanged among the participants of a site, all scans of a person together, and balanced
-accuracy T is computed again with the predictions as they are. Nothing is trained again. Because
-labels stay within their site, predictions that know the site and nothing else gain nothing.
+Labels are exchanged among the participants of a site, all scans of a person together, and T, the
+balanced accuracy or, of numbers, the correlation, is computed again with predictions as they are.
+Nothing is trained again. Because labels stay within their site, predictions that know the site and
+nothing else gain nothing.
 
 Predictions of a cross-validation are not independent: whoever is tested in one fold trains the
 others, so each pair of people counts twice, once in each direction, and the variance of T without
@@ -27,12 +28,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bids_gevnet.learn.evaluate.number_scores import correlations
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.intp]
+    Truth = NDArray[Any]  # classes as int, or numbers
     Floats = NDArray[np.float64]
 
 _BLOCK = 2**22  # labels held at once
@@ -78,24 +82,26 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def permutation_test(
-    truth: Ints,
-    predicted: Ints,
+    truth: Truth,
+    predicted: Truth,
     people: Sequence[str],
     sites: Sequence[str],
     *,
-    classes: int,
+    classes: int | None,
     count: int,
     seed: int,
     root: float = CROSS_VALIDATED,
 ) -> dict[str, Any]:
-    """Test the balanced accuracy of one model.
+    """Test the balanced accuracy, or the correlation, of one model.
 
     Parameters
     ----------
-    truth, predicted : (n_scans,) arrays of int
+    truth, predicted : (n_scans,) arrays
+        Classes as int, or numbers.
     people, sites : sequences of str
         Of each scan.
-    classes : int
+    classes : int or None
+        None for numbers.
     count : int
         B, permutations.
     seed : int
@@ -105,8 +111,8 @@ def permutation_test(
     Returns
     -------
     result : dict
-        ``n``, ``possible``, ``reason`` and, for ``balanced_accuracy``, ``observed``, ``p``,
-        ``null_mean`` and ``null_sd``.
+        ``n``, ``possible``, ``reason`` and, for ``balanced_accuracy`` or ``correlation``,
+        ``observed``, ``p``, ``null_mean`` and ``null_sd``.
     """
     test = JointTest(
         truth, predicted[None], people, sites, classes=classes, count=count, seed=seed, root=root
@@ -120,22 +126,25 @@ def permutation_test(
         "n": count,
         "possible": test.possible,
         "reason": test.reason,
-        "balanced_accuracy": {
+        "correlation" if classes is None else "balanced_accuracy": {
             name: None if value is None else float(value) for name, value in figures.items()
         },
     }
 
 
 class JointTest:
-    """Test the balanced accuracies of several models on the same scans together.
+    """Test the balanced accuracies, or correlations, of several models on the same scans together.
 
     Parameters
     ----------
-    truth : (n_scans,) array of int
-    predicted : (n_models, n_scans) array of int
+    truth : (n_scans,) array
+    predicted : (n_models, n_scans) array
+        Classes as int, or numbers.
     people, sites : sequences of str
         Of each scan; one site for all exchanges labels among everybody.
-    classes, count, seed : int
+    classes : int or None
+        None for numbers.
+    count, seed : int
     root : float
         What z is divided by: the root of two, or 1 for a test that would rather call too early.
 
@@ -145,41 +154,41 @@ class JointTest:
     reason : str or None
         Why it is not.
     observed : (n_models,) array or None
-        None where a class is missing.
+        None where a class is missing, or all numbers are the same.
     mean, sd, z : (n_models,) arrays
         Under the null, and how far beyond it each model is; 0 for one that always says the same.
     p : (n_models,) array
         Corrected for the number of models.
     needed : (n_models,) array
-        Balanced accuracy from which p would be below 0.05.
+        Figure from which p would be below 0.05.
     """
 
     def __init__(
         self,
-        truth: Ints,
-        predicted: Ints,
+        truth: Truth,
+        predicted: Truth,
         people: Sequence[str],
         sites: Sequence[str],
         *,
-        classes: int,
+        classes: int | None,
         count: int,
         seed: int,
         root: float = CROSS_VALIDATED,
     ) -> None:
         strata = _strata(truth, people, sites)
         varied = any(len({tuple(truth[unit]) for unit in units}) > 1 for units in strata)
-        complete = len(np.unique(truth)) == classes
+        different = len(np.unique(truth))
+        complete = different > 1 if classes is None else different == classes
         self.possible = varied and complete
         self.reason = None if self.possible else IMPOSSIBLE if complete else MISSING
         self.observed: Floats | None = None
         if complete:
-            self.observed = balanced_accuracies(truth[None], predicted, classes)[:, 0]
+            self.observed = _figures(truth[None], predicted, classes)[:, 0]
         if not self.possible or self.observed is None:
             return
         rng = np.random.default_rng(seed)
         blocks = [
-            balanced_accuracies(labels, predicted, classes)
-            for labels in _draw(truth, strata, count, rng)
+            _figures(labels, predicted, classes) for labels in _draw(truth, strata, count, rng)
         ]
         null = np.concatenate(blocks, axis=1)  # (n_models, count)
         self.mean, self.sd = null.mean(axis=1), null.std(axis=1)
@@ -226,10 +235,25 @@ def swap_test(
         p for each of the others alone, and for the one that differs most, by the largest
         difference in every draw.
     """
-    _, unit = np.unique(np.asarray(people, dtype=str), return_inverse=True)
     sizes = np.bincount(truth)
     present = int((sizes > 0).sum())
     gains = (first.astype(float) - others) / (present * sizes[truth])  # (n_models, n_scans)
+    return swap_gains(gains, people, count=count, seed=seed)
+
+
+def swap_gains(
+    gains: Floats, people: Sequence[str], *, count: int, seed: int
+) -> tuple[Floats, Floats]:
+    """Test whether gains of a model over others sum up to more than chance, as `swap_test`.
+
+    Parameters
+    ----------
+    gains : (n_models, n_scans) array
+        How much better the model is than each of the others at a scan.
+    people : sequence of str
+    count, seed : int
+    """
+    _, unit = np.unique(np.asarray(people, dtype=str), return_inverse=True)
     by_person = np.stack([np.bincount(unit, weights=gain) for gain in gains])
     spread = np.sqrt(np.square(by_person).sum(axis=1))
     standard = by_person / np.where(spread > 0, spread, 1.0)[:, None]
@@ -242,7 +266,14 @@ def swap_test(
     return single, corrected
 
 
-def _strata(truth: Ints, people: Sequence[str], sites: Sequence[str]) -> list[list[Ints]]:
+def _figures(labels: Truth, predicted: Truth, classes: int | None) -> Floats:
+    """Figure of many models for many labellings: (n_models, n_labellings) array."""
+    if classes is None:
+        return correlations(labels, predicted)
+    return balanced_accuracies(labels, predicted, classes)
+
+
+def _strata(truth: Truth, people: Sequence[str], sites: Sequence[str]) -> list[list[Ints]]:
     """Participants whose labels may be exchanged: those of the same site or sites.
 
     Someone whose label changes between scans exchanges labels only with others of that kind who
@@ -259,8 +290,8 @@ def _strata(truth: Ints, people: Sequence[str], sites: Sequence[str]) -> list[li
 
 
 def _draw(
-    truth: Ints, strata: list[list[Ints]], count: int, rng: np.random.Generator
-) -> Iterator[Ints]:
+    truth: Truth, strata: list[list[Ints]], count: int, rng: np.random.Generator
+) -> Iterator[Truth]:
     """Permuted labels, (block, n_scans) arrays."""
     block = max(1, _BLOCK // len(truth))
     for start in range(0, count, block):

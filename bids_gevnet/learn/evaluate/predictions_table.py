@@ -10,7 +10,7 @@ import numpy as np
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.learn.cohort.tables import tsv_cell
 from bids_gevnet.learn.evaluate.confound_warnings import confound_warnings
-from bids_gevnet.learn.evaluate.scoring import evaluate_table
+from bids_gevnet.learn.evaluate.scoring import CHANCE, NUMBER, evaluate_table
 from bids_gevnet.learn.models.calibration import fit_temperature, softmax
 
 if TYPE_CHECKING:
@@ -53,14 +53,17 @@ class TaskResult:
     scheme : str
         "folds" or "leave-site-out".
     labels : tuple of str
+        The classes, or the column whose number is predicted.
     rows : tuple of ScanRow
         The scans, all folds together.
     folds : (n,) array of int
         The fold each scan was tested in, or the number of its site.
-    probabilities : (n, n_classes) array
-        A network's are calibrated on the other folds.
+    outputs : (n, n_labels) array
+        Probabilities, of a network calibrated on the other folds; or numbers, in one column.
     temperature : float or None
-        Fitted to all folds, for the final model; None for baselines.
+        Fitted to all folds, for the final model; None for baselines and numbers.
+    is_regression : bool
+        Whether outputs are numbers.
     """
 
     task: str
@@ -71,8 +74,9 @@ class TaskResult:
     labels: tuple[str, ...]
     rows: tuple[ScanRow, ...]
     folds: NDArray[np.intp]
-    probabilities: NDArray[np.float64]
+    outputs: NDArray[np.float64]
     temperature: float | None = None
+    is_regression: bool = False
 
     @property
     def truth(self) -> NDArray[np.intp]:
@@ -107,23 +111,28 @@ def calibrate(
 def write_predictions(path: Path, results: Sequence[TaskResult]) -> None:
     """Write group_predictions.tsv: one row per held-out scan, task, model and scheme.
 
-    Probabilities have all their digits: what is computed from the table is exact.
+    Probabilities and numbers have all their digits: what is computed from the table is exact.
     """
-    classes = sorted({label for result in results for label in result.labels})
-    lines = [[*FIXED_COLUMNS, *(tsv_cell(f"prob_{label}") for label in classes)]]
+    classes = sorted({_column(result, label) for result in results for label in result.labels})
+    lines = [[*FIXED_COLUMNS, *(tsv_cell(name) for name in classes)]]
     for result in results:
         origin = [result.task, result.kind, result.model, result.scheme]
-        for row, fold, chances in zip(
-            result.rows, result.folds, result.probabilities, strict=True
-        ):
-            predicted = result.labels[int(chances.argmax())]
-            known = dict(zip(result.labels, (repr(float(p)) for p in chances), strict=True))
+        columns = [_column(result, label) for label in result.labels]
+        for row, fold, outputs in zip(result.rows, result.folds, result.outputs, strict=True):
+            predicted: object = result.labels[int(outputs.argmax())]
+            if result.is_regression:
+                predicted = float(outputs[0])
+            known = dict(zip(columns, (repr(float(value)) for value in outputs), strict=True))
             cells: list[object] = [f"sub-{row.participant}", row.session and f"ses-{row.session}"]
             cells += [row.scan, *origin, int(fold), row.label, predicted]
             cells += [row.site, row.age, row.sex, row.motion]
-            cells += [known.get(label) for label in classes]
+            cells += [known.get(name) for name in classes]
             lines.append([tsv_cell(cell) for cell in cells])
     write_text(path, "".join("\t".join(line) + "\n" for line in lines))
+
+
+def _column(result: TaskResult, label: str) -> str:
+    return (NUMBER if result.is_regression else CHANCE) + label
 
 
 def write_headlines(path: Path, content: Mapping[str, Any]) -> None:
@@ -158,7 +167,7 @@ def write_metrics(
     seed : int
         Of bootstrap and permutations.
     """
-    figures = evaluate_table(predictions, seed=seed)
+    figures = evaluate_table(predictions, seed=seed, unit=str(about.get("unit", "")))
     warnings = [*about.get("warnings", ()), *confound_warnings(figures)]
     content = figures | dict(about) | {"warnings": list(dict.fromkeys(warnings))}
     write_json(path, content)

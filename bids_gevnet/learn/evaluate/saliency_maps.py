@@ -1,56 +1,65 @@
-r"""What held-out predictions rest on, averaged over scans: a map of the brain and of directions.
+r"""What held-out predictions rest on: tested maps of the brain, by region and by angle to fibres.
 
-For a held-out scan i, A_i is the gradient of the predicted class's margin (`nn.saliency`) of the
-network that was trained without it. With a_i(v) its root mean square over directions, s_i(d) over
-brain voxels (both also over shells, where there are several), and <> the root mean square over
-the brain or over directions,
-
-.. math:: m(v) = \frac{1}{|\{i : v \in M_i\}|} \sum_{i : v \in M_i} \frac{a_i(v)}{<a_i>}, \qquad
-          d(p) = \frac{1}{n} \sum_i \frac{s_i(p)}{<s_i>},
-
-M_i the brain of scan i. Every scan counts alike, whatever the scale of its network's scores; 1 is
-the root mean square of the brain. Voxels that fewer than half of the scans have are 0.
+Every held-out scan is explained by the network that was trained without it (`contributions`), and
+labels are exchanged among held-out people to tell what the contributions owe to the diagnosis
+from what they owe to anatomy (`significance`). Maps of plain gradients, which earlier versions
+showed, look alike in every task and in untrained networks: that agreement is measured beside.
 
 Written once, when the models are trained and the scans at hand, beside the models:
 
-    models/<task>[/<network>]/saliency.nii.gz    m, (X, Y, Z) float32
-    models/<task>[/<network>]/saliency.json      d, the scans, how well the folds agree, and the
-                                                 mean share of each shell in the squares of A
+    models/<task>[/<network>]/saliency.nii.gz         z of every voxel, (X, Y, Z) float32
+    models/<task>[/<network>]/saliency_p.nii.gz       its p, corrected over voxels; 1 outside
+    models/<task>[/<network>]/sensitivity.nii.gz      mean gradient, 1 its root mean square
+    models/<task>[/<network>]/saliency_regions.tsv    one row per region of the atlas
+    models/<task>[/<network>]/saliency.json           `bids_gevnet.facts.saliency.SaliencyFacts`
 
-so that a report can be built later without network or scans. Cost is bounded: one forward and one
-backward pass for each of at most `MAX_SCANS` scans of a task, spread over folds and classes, and
-one network a task: the paper's, or the first one. Memory is that of one scan.
+so that a report can be built later without network or scans. Cost is bounded: two forward and
+backward passes for each of at most `MAX_SCANS` scans and each class but one, by the network and
+by an untrained one; one network a task: the paper's, or the first one.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from bids_gevnet.bids.writing import write_image, write_json
-from bids_gevnet.errors import BidsGevnetError
+from bids_gevnet.bids.writing import write_image, write_json, write_text
+from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.facts.saliency import ExplainedScan, RegionSaliency, SaliencyFacts
+from bids_gevnet.learn.cohort.tables import tsv_cell
+from bids_gevnet.learn.evaluate.contributions import (
+    SMOOTH_MM,
+    count_by_angle,
+    explain,
+    mean_scan,
+    untrained_network,
+)
+from bids_gevnet.learn.evaluate.regions import read_regions, template_regions
+from bids_gevnet.learn.evaluate.saliency_evidence import Evidence, Gathered, judge_evidence
+from bids_gevnet.learn.evaluate.significance import PERMUTATIONS
 from bids_gevnet.learn.models.files import load_model
+from bids_gevnet.learn.train.batches import ScanReader
+from bids_gevnet.learn.train.device_pieces import fit_one_scan_
 from bids_gevnet.learn.train.progress import log, track
 from bids_gevnet.settings import DEFAULT_NETWORK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
+    from bids_gevnet.learn.evaluate.contributions import Baseline, Explanation
+    from bids_gevnet.learn.evaluate.regions import Regions
+    from bids_gevnet.learn.train.jobs import TrainJob
+    from bids_gevnet.nn.compound import ScanNetwork
 
-    from bids_gevnet.learn.train.jobs import JobScan, TrainJob
-
-    Floats = NDArray[np.float64]
-
-MAX_SCANS = 24
-FORMAT = "bids_gevnet saliency 1"
-_LEAST_SHARE = 0.5
-_TINY = 1e-30
+MAX_SCANS = 60
+"""A hundredth of what training takes in, and enough people to tell a strong effect from none."""
+REGION_COLUMNS = ("region", "voxels", "significant_voxels", "share", "z", "p")
 
 
 def explained_network(networks: Sequence[str]) -> str:
@@ -59,7 +68,11 @@ def explained_network(networks: Sequence[str]) -> str:
 
 
 def write_saliency_maps(
-    jobs: Sequence[TrainJob], *, max_scans: int = MAX_SCANS, device: torch.device | None = None
+    jobs: Sequence[TrainJob],
+    *,
+    max_scans: int = MAX_SCANS,
+    atlas: Path | None = None,
+    device: torch.device | None = None,
 ) -> tuple[Path, ...]:
     """Map the saliency of every task; what was written for the same models is left.
 
@@ -69,6 +82,8 @@ def write_saliency_maps(
         Of a whole run; their models are trained and their scans are in the store.
     max_scans : int
         Held-out scans per task, at most.
+    atlas : Path, optional
+        Label image in the space of the template; lobes if not given.
     device : torch.device, optional
         Where to compute; the CPU by default.
 
@@ -79,15 +94,35 @@ def write_saliency_maps(
     """
     written = []
     for folds in _chosen(jobs):
-        folder = Path(folds[0].model_dir).parent
+        first = folds[0]
+        folder = Path(first.model_dir).parent
         target = folder / "saliency.json"
-        digest = {str(job.fold): job.digest for job in folds}
-        if not _is_current(target, digest, max_scans):
+        affine = np.array(first.affine)
+        regions = (
+            template_regions(first.shape, affine)
+            if atlas is None
+            else read_regions(atlas, first.shape, affine)
+        )
+        plan = SaliencyFacts(
+            task=first.task,
+            network=first.options.network,
+            labels=first.labels,
+            models={str(job.fold): job.digest for job in folds},
+            held_out_scans=sum(len(job.testing) for job in folds),
+            max_scans=max_scans,
+            seed=first.options.seed,
+            b_values=first.b_values,
+            smoothing_mm=SMOOTH_MM,
+            permutations=PERMUTATIONS,
+            atlas=regions.name,
+            atlas_digest=regions.digest,
+        )
+        if not _is_current(target, plan):
             try:
-                _write(folder, folds, digest, max_scans, device or torch.device("cpu"))
+                _write(folder, folds, plan, regions, device or torch.device("cpu"))
             except (OSError, BidsGevnetError) as error:
                 # A report without this picture is better than none.
-                log.warning("No saliency for %s: %s", folds[0].task, error)
+                log.warning("No saliency for %s: %s", first.task, error)
                 continue
         written.append(target)
     return tuple(written)
@@ -107,11 +142,11 @@ def _name(fold: int) -> str:
     return f"fold-{fold}"
 
 
-def _is_current(path: Path, digest: dict[str, str], max_scans: int) -> bool:
+def _is_current(path: Path, plan: SaliencyFacts) -> bool:
+    """Whether what was planned is what a file already holds."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        same = content["format"] == FORMAT and content["models"] == digest
-        return bool(same and content["max_scans"] == max_scans)
+        return all(content[key] == value for key, value in plan.to_json().items())
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -141,126 +176,139 @@ def spread_scans(candidates: Sequence[tuple[int, int]], max_scans: int) -> list[
     return sorted(index for _, _, index in sorted(turns)[:max_scans])
 
 
-class MeanMap:
-    """Mean over scans that have a voxel, and of directions, all scans alike."""
-
-    def __init__(self, shape: Sequence[int], directions: int, shells: int = 1) -> None:
-        self.total: Floats = np.zeros(tuple(shape))
-        self.count: Floats = np.zeros(tuple(shape))
-        self.directions: Floats = np.zeros(directions)
-        self.shares: Floats = np.zeros(shells)
-        self.scans = 0
-
-    def add(
-        self,
-        voxels: Floats,
-        directions: Floats,
-        mask: NDArray[np.bool_],
-        shares: Floats | float = 1.0,
-    ) -> None:
-        """Add a scan: (X, Y, Z) map, (6 nside^2,) directions, brain, (shells,) shares."""
-        inside = voxels[mask]
-        self.total[mask] += inside / max(float(np.sqrt(np.mean(inside**2))), _TINY)
-        self.count += mask
-        self.directions += directions / max(float(np.sqrt(np.mean(directions**2))), _TINY)
-        self.shares += shares
-        self.scans += 1
-
-    def brain(self) -> Floats:
-        """Return m of the module's docstring: (X, Y, Z) array."""
-        enough = self.count >= max(1.0, _LEAST_SHARE * self.scans)
-        return np.where(enough, self.total / np.maximum(self.count, 1), 0.0)
-
-    def sphere(self) -> Floats:
-        """Return d of the module's docstring: (6 nside^2,) array."""
-        return self.directions / max(self.scans, 1)
-
-    def shell_shares(self) -> Floats:
-        """Return the mean share of each shell: (shells,) array."""
-        return self.shares / max(self.scans, 1)
-
-
 def _write(
     folder: Path,
     jobs: Sequence[TrainJob],
-    digest: dict[str, str],
-    cap: int,
+    plan: SaliencyFacts,
+    regions: Regions,
     device: torch.device,
 ) -> None:
     first = jobs[0]
-    scans = [(job, index) for job in jobs for index in range(len(job.testing))]
-    chosen = spread_scans([(job.fold or 0, job.testing[i].label) for job, i in scans], cap)
-    everything = MeanMap(first.shape, 6 * first.nside**2, first.shells)
-    parts, entries = [], []
+    scans = [
+        (job, index)
+        for job in jobs
+        for index in range(len(job.testing))
+        if not _changes_label(job, index)
+    ]
+    places = [(job.fold or 0, job.testing[i].label) for job, i in scans]
+    chosen = [scans[c] for c in spread_scans(places, plan.max_scans or 0)]
+    trained, untrained = (Evidence(first.shape, len(first.labels)) for _ in range(2))
+    gathered = Gathered()
+    if not chosen:
+        raise InputError(
+            expected="held-out people with one label each",
+            found="none",
+            remedy="look at the labels of their sessions",
+        )
     for job in track(jobs, f"Saliency of {first.task}", len(jobs)):
-        explained = [scans[c][1] for c in chosen if scans[c][0] is job]
-        part = MeanMap(first.shape, 6 * first.nside**2, first.shells)
-        entries += _add_fold(job, explained, (part, everything), device)
-        if part.scans:
-            parts.append(part)
-    content = {
-        "format": FORMAT,
-        "task": first.task,
-        "network": first.options.network,
-        "labels": list(first.labels),
-        "nside": first.nside,
-        "method": "gradient of the margin of the predicted class",
-        "models": digest,
-        "max_scans": cap,
-        "held_out_scans": len(scans),
-        "scans": entries,
-        "directions": everything.sphere().tolist(),
-        "b_values": list(first.b_values),
-        "shell_shares": everything.shell_shares().tolist(),
-        "fold_agreement": agreement(parts),
-    }
-    image = everything.brain().astype(np.float32)
-    write_image(folder / "saliency.nii.gz", image, np.array(first.affine))
-    write_json(folder / "saliency.json", content)
+        explained = [index for owner, index in chosen if owner is job]
+        if explained:
+            _add_fold(job, explained, (trained, untrained), gathered, device)
+    inside = trained.inside()
+    facts, test = judge_evidence(plan, trained, untrained, gathered, regions)
+    z, p = np.zeros(first.shape, np.float32), np.ones(first.shape, np.float32)
+    z[inside] = test.z
+    affine = np.array(first.affine)
+    if facts.significant_voxels is not None:
+        p[inside] = test.p
+        peak = np.array(np.unravel_index(int(z.argmax()), z.shape))
+        where = affine[:3, :3] @ peak + affine[:3, 3]
+        facts = replace(facts, peak_mm=tuple(round(float(mm), 1) for mm in where))
+    write_image(folder / "saliency.nii.gz", z, affine)
+    write_image(folder / "saliency_p.nii.gz", p, affine)
+    sensitivity = trained.mean_sensitivity().astype(np.float32)
+    write_image(folder / "sensitivity.nii.gz", sensitivity, affine)
+    write_text(folder / "saliency_regions.tsv", region_table(facts.regions))
+    write_json(folder / "saliency.json", facts.to_json())
+
+
+def _truth(job: TrainJob, indices: Sequence[int]) -> float:
+    """Class of a person, or the mean of the numbers of their scans."""
+    scans = [job.testing[index] for index in indices]
+    if job.is_regression:
+        return float(np.mean([scan.value for scan in scans]))
+    return scans[0].label
+
+
+def _named(job: TrainJob, index: int) -> str:
+    """Write the true class or number of a scan."""
+    scan = job.testing[index]
+    return f"{scan.value:g}" if job.is_regression else job.labels[scan.label]
+
+
+def _changes_label(job: TrainJob, index: int) -> bool:
+    """Whether somebody's scans have different labels, which could not be exchanged as one."""
+    person = job.testing[index].participant
+    return len({scan.label for scan in job.testing if scan.participant == person}) > 1
 
 
 def _add_fold(
-    job: TrainJob, chosen: Sequence[int], maps: Sequence[MeanMap], device: torch.device
-) -> list[dict[str, Any]]:
-    """Add the chosen held-out scans of a fold, explained by the fold's own network."""
-    from bids_gevnet.learn.train.batches import ScanReader
-    from bids_gevnet.nn.attribution import saliency
-
-    if not chosen:
-        return []
+    job: TrainJob,
+    chosen: Sequence[int],
+    evidence: tuple[Evidence, Evidence],
+    gathered: Gathered,
+    device: torch.device,
+) -> None:
+    """Explain held-out scans of a fold by its own network, and by one that was not trained."""
     network, _, gains = load_model(Path(job.model_dir))
-    network.to(device)
-    reader = ScanReader(job.testing, gains)
-    entries = []
+    fit_one_scan_(network.to(device), job.shape, job.nside)
+    training, testing = ScanReader(job.training, gains), ScanReader(job.testing, gains)
+    baseline = mean_scan(training, job.nside, job.shells)
+    gathered.pairs = gathered.pairs + count_by_angle(baseline)
+    people: dict[str, list[int]] = defaultdict(list)
     for index in chosen:
-        volume, mask = (tensor[0].to(device) for tensor in reader.single(index))
-        explanation = saliency(network, volume, mask)
-        inside = mask.cpu().numpy()
-        voxels, directions, shares = (
-            tensor.double().cpu().numpy()
-            for tensor in (
-                explanation.voxels,
-                explanation.over_shells(),
-                explanation.shell_shares(),
-            )
+        people[job.testing[index].participant].append(index)
+    gathered.people += len(people)
+    models = (network, untrained_network(job, training, device))
+    for model, found in zip(models, evidence, strict=True):
+        explainer = _Explainer(model, job, testing, baseline, device)
+        entries = []
+        for indices in people.values():
+            explained = [explainer.explain(index) for index in indices]
+            sites = sorted({job.testing[index].site for index in indices})
+            entries.append((_truth(job, indices), " and ".join(sites), explained))
+            if model is network:
+                gathered.shells += [each.shells for each in explained]
+                gathered.sums += [each.accounts for each in explained]
+        found.add_fold(job.fold or 0, entries)
+    gathered.scans += [
+        ExplainedScan(
+            scan=job.testing[index].scan,
+            fold=job.fold,
+            label=_named(job, index),
         )
-        for total in maps:
-            total.add(voxels, directions, inside, shares)
-        entries.append(_entry(job, job.testing[index], explanation.target))
-    return entries
+        for indices in people.values()
+        for index in indices
+    ]
 
 
-def _entry(job: TrainJob, scan: JobScan, target: int) -> dict[str, Any]:
-    return {"scan": scan.scan, "fold": job.fold, "explained": job.labels[target]}
+@dataclass(frozen=True)
+class _Explainer:
+    """A network and the scans it explains."""
+
+    network: ScanNetwork
+    job: TrainJob
+    reader: ScanReader
+    baseline: Baseline
+    device: torch.device
+
+    def explain(self, index: int) -> Explanation:
+        """Explain one scan."""
+        volume, mask = (tensor[0].to(self.device) for tensor in self.reader.single(index))
+        return explain(
+            self.network,
+            volume,
+            mask,
+            self.baseline,
+            classes=len(self.job.labels),
+            voxel_mm=self.job.voxel_mm,
+        )
 
 
-def agreement(parts: Sequence[MeanMap]) -> float | None:
-    """Mean correlation of the maps of two folds, over voxels that both have."""
-    correlations = []
-    for number, one in enumerate(parts):
-        for other in parts[number + 1 :]:
-            a, b = one.brain(), other.brain()
-            both = (a > 0) & (b > 0)
-            if both.sum() > 2 and a[both].std() > 0 and b[both].std() > 0:
-                correlations.append(float(np.corrcoef(a[both], b[both])[0, 1]))
-    return float(np.mean(correlations)) if correlations else None
+def region_table(regions: Sequence[RegionSaliency]) -> str:
+    """Write the regions as TSV, in their order."""
+    lines = [REGION_COLUMNS]
+    for region in regions:
+        cells = (getattr(region, column) for column in REGION_COLUMNS)
+        lines.append(tuple(tsv_cell(cell) for cell in cells))
+    return "".join("\t".join(line) + "\n" for line in lines)

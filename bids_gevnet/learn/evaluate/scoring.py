@@ -5,7 +5,7 @@ about them; the group level writes that file through this function only, so anyb
 same numbers from the table. Point estimates are scikit-learn's; intervals are those of
 `bids_gevnet.learn.evaluate.intervals`, the test that of `bids_gevnet.learn.evaluate.permutation`.
 
-`METHODS` says in sentences what each interval is; the report prints them.
+`interval_notes` says in sentences what each interval is; the report prints them.
 """
 
 from __future__ import annotations
@@ -17,64 +17,38 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bids_gevnet.harmonisation.association import cramers_v, cross_table
+from bids_gevnet.harmonisation.association import correlation_ratio, cramers_v, cross_table
+from bids_gevnet.learn.cohort.tasks import CLASSIFICATION, REGRESSION
 from bids_gevnet.learn.evaluate.ablation import ablation_table
 from bids_gevnet.learn.evaluate.baselines import BASELINES
-from bids_gevnet.learn.evaluate.contest import Contender, compare_networks, difference, kind_of
-from bids_gevnet.learn.evaluate.curves import (
-    HeldOut,
-    constant_answer,
-    pr_curves,
-    reliability,
-    roc_curves,
-)
+from bids_gevnet.learn.evaluate.contest import Contender, compare_networks, kind_of
+from bids_gevnet.learn.evaluate.curves import HeldOut
 from bids_gevnet.learn.evaluate.external_headline import EXTERNAL, external_headline
 from bids_gevnet.learn.evaluate.headline import Contest, correct_for_tasks, headline, run_contest
-from bids_gevnet.learn.evaluate.intervals import CONFIDENCE, Resamples, Value
-from bids_gevnet.learn.evaluate.measures import measure
+from bids_gevnet.learn.evaluate.interval_notes import methods_for
+from bids_gevnet.learn.evaluate.intervals import CONFIDENCE, NOTHING, Value
+from bids_gevnet.learn.evaluate.number_scores import HeldOutNumbers
 from bids_gevnet.learn.evaluate.permutation import CROSS_VALIDATED, permutation_test
+from bids_gevnet.learn.evaluate.yardsticks import (
+    OF_CLASSES,
+    OF_NUMBERS,
+    Yardstick,
+    compare,
+    yardstick_of,
+)
 from bids_gevnet.nn.registry import networks, scan_networks
 
 FORMAT = "bids_gevnet group metrics 3"
-SCHEMES = ("folds", "leave-site-out", EXTERNAL)
-METHODS = {
-    "unit": "The unit of all intervals and tests is the participant: several scans of a person "
-    "count as one person.",
-    "wilson": "Wilson score interval (Wilson 1927), n in participants.",
-    "mover": "Balanced accuracy: mean of the recalls, interval from their Wilson limits (MOVER, "
-    "Zou and Donner 2008).",
-    "mover_paired": "Difference of two models' balanced accuracies on the same participants: "
-    "paired MOVER (Newcombe 1998, method 10, averaged over classes).",
-    "newcombe": "Area under the ROC curve of two classes: score interval (Newcombe 2006, method "
-    "5), n in participants.",
-    "boyd": "Average precision of two classes: Wilson interval with n the participants of the "
-    "positive class (after Boyd, Eng and Page 2013).",
-    "bootstrap": "Percentile bootstrap over participants, drawn within their class, seeded.",
-    "permutation": "Labels exchanged among the participants of each site, predictions as they "
-    "are, nothing trained again: tests whether balanced accuracy is better than chance within "
-    "sites. Whoever is tested in one fold trains the others, which at most doubles the variance "
-    "without an effect; so the distance from the mean of the permutations is divided by the root "
-    "of two before it is compared with theirs, except for a finished model that was trained on "
-    "other people. p = (1 + permutations at least as far) / (1 + "
-    "permutations).",
-    "best_of_several": "The p-value of the summary allows for the number of models compared (the "
-    "largest of all models in each permutation, Westfall and Young 1993) and of tasks (Holm "
-    "1979). Confounds are tested among everybody and without the root of two: a warning too few "
-    "costs more than one too many. The figure to be expected of the best model is from choosing "
-    "it on a bootstrap sample of participants and testing it on the others (Tsamardinos 2018).",
-    "swap": "Two models are compared by swapping them for participants at random, with the same "
-    "root of two; over pairs of networks, p is corrected after Holm. The network adds to the "
-    "simple models if it is better than every one of them.",
-    "roc_band": "Mean of the folds' ROC curves at 101 false positive rates, with one standard "
-    "deviation over folds on either side.",
-    "calibration": "Ten bins of equal width; the expected calibration error is the mean of "
-    "|observed - predicted| over bins, weighted by their scans.",
-    "cross_validation": "Intervals say how well these held-out participants pin down the figures; "
-    "they do not cover how models trained on another sample would differ. On few participants a "
-    "model without information falls below chance: whoever is held out is missing from training.",
-}
-_SUMMED = ("accuracy", "balanced_accuracy", "roc_auc", "average_precision", "brier", "log_loss")
-_CHANCE = "prob_"
+ADAPTED = "leave-site-out-adapted"
+"""Left-out sites, each harmonised from its unlabelled scans."""
+SCHEMES = ("folds", "leave-site-out", ADAPTED, EXTERNAL)
+CHANCE = "prob_"
+"""Before the name of a class: column of group_predictions.tsv with its probability."""
+
+NUMBER = "value_"
+"""Before the name of the target: column with the predicted number."""
+
+Predicted = HeldOut | HeldOutNumbers
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
@@ -84,14 +58,19 @@ def read_predictions(path: Path) -> pd.DataFrame:
     )
     table["fold"] = table["fold"].astype(int)
     for name in table.columns:
-        if name.startswith(_CHANCE):
+        if name.startswith((CHANCE, NUMBER)):
             cells = [np.nan if cell == "n/a" else float(cell) for cell in table[name]]
             table[name] = np.array(cells, dtype=np.float64)
     return table
 
 
 def evaluate_table(
-    table: pd.DataFrame | Path, *, seed: int = 0, resamples: int = 2000, permutations: int = 2000
+    table: pd.DataFrame | Path,
+    *,
+    seed: int = 0,
+    resamples: int = 2000,
+    permutations: int = 2000,
+    unit: str = "",
 ) -> dict[str, Any]:
     """Evaluate all held-out predictions.
 
@@ -102,6 +81,8 @@ def evaluate_table(
     seed : int
         Of bootstrap and permutations.
     resamples, permutations : int
+    unit : str
+        Of a number that is predicted, for the sentences.
 
     Returns
     -------
@@ -123,7 +104,7 @@ def evaluate_table(
     1.0
     """
     rows = read_predictions(table) if isinstance(table, Path) else table
-    settings = _Settings(seed, resamples, permutations)
+    settings = _Settings(seed, resamples, permutations, unit)
     evaluated = [
         _evaluate_task(str(name), rows[rows["task"] == name], settings)
         for name in dict.fromkeys(rows["task"])
@@ -134,20 +115,21 @@ def evaluate_table(
         for (task, _), contest in zip(evaluated, contests, strict=True)
     ]
     used = set(rows["model"])
+    number = bool(_number_columns(rows))
     return {
         "format": FORMAT,
         "confidence": CONFIDENCE,
         "seed": seed,
         "resamples": resamples,
         "permutations": permutations,
-        "methods": dict(METHODS),
+        "methods": methods_for(REGRESSION if number else CLASSIFICATION),
         "site_association": _association(rows),
         "baselines": [
             {
                 "model": name,
                 "title": baseline.title,
                 "confound": baseline.confound,
-                "about": baseline.about,
+                "about": baseline.about_number if number else baseline.about,
             }
             for name, baseline in BASELINES.items()
             if name in used
@@ -160,17 +142,30 @@ def evaluate_table(
 class _Settings:
     """Seed and counts, handed down."""
 
-    def __init__(self, seed: int, resamples: int, permutations: int) -> None:
+    def __init__(self, seed: int, resamples: int, permutations: int, unit: str) -> None:
         self.seed, self.resamples, self.permutations = seed, resamples, permutations
+        self.unit = unit
 
-    def draw(self, held_out: HeldOut) -> Resamples:
-        return Resamples(
-            list(held_out.people), held_out.truth.tolist(), count=self.resamples, seed=self.seed
-        )
+    def measure(self, held_out: Predicted) -> dict[str, Any]:
+        yardstick = yardstick_of(held_out)
+        draws = yardstick.draw(held_out, count=self.resamples, seed=self.seed)
+        return yardstick.measure(held_out, draws)
+
+
+def _number_columns(rows: pd.DataFrame) -> list[str]:
+    """Columns with predicted numbers of a task, or of a table."""
+    columns = [name for name in rows.columns if name.startswith(NUMBER)]
+    return [name for name in columns if bool(rows[name].notna().any())]
 
 
 def _association(rows: pd.DataFrame) -> float | None:
-    """Cramér's V of site and label over all participants of the table, each counted once."""
+    """Association of site and label over all participants of the table, each counted once.
+
+    Cramér's V; for a number, the correlation ratio.
+    """
+    if _number_columns(rows):
+        each = rows.drop_duplicates("scan")
+        return correlation_ratio(each["site"].tolist(), each["label"].astype(float).tolist())
     people = rows.drop_duplicates(["participant_id", "site", "label"])
     return cramers_v(cross_table(people["site"].tolist(), people["label"].tolist()))
 
@@ -178,10 +173,12 @@ def _association(rows: pd.DataFrame) -> float | None:
 def _evaluate_task(
     task: str, rows: pd.DataFrame, settings: _Settings
 ) -> tuple[dict[str, Any], Contest]:
-    columns = [name for name in rows.columns if name.startswith(_CHANCE)]
+    numbers = _number_columns(rows)
+    columns = [name for name in rows.columns if name.startswith(CHANCE)]
     labels = tuple(
-        name.removeprefix(_CHANCE) for name in columns if bool(rows[name].notna().any())
-    )
+        name.removeprefix(CHANCE) for name in columns if bool(rows[name].notna().any())
+    ) or tuple(name.removeprefix(NUMBER) for name in numbers)
+    yardstick: Yardstick = OF_NUMBERS if numbers else OF_CLASSES
     parts = _split_models(rows, labels)
     models: list[dict[str, Any]] = []
     for (kind, model), schemes in parts.items():
@@ -202,11 +199,14 @@ def _evaluate_task(
         "task": task,
         "title": " v. ".join(labels),
         "labels": list(labels),
+        "kind": yardstick.kind,
+        "figure": yardstick.figure,
         "positive": labels[1] if len(labels) == 2 else None,
-        "chance": 1 / len(labels),
+        "chance": yardstick.chance(labels),
         "n_scans": len(everybody),
         "n_participants": int(everybody["participant_id"].nunique()),
         "cohort": _count(everybody, labels),
+        **(_about_number(everybody, settings.unit) if numbers else {}),
         "models": models,
         "comparisons": _compare(parts),
         "network_comparisons": compare_networks(
@@ -216,10 +216,15 @@ def _evaluate_task(
     return content, contest
 
 
+def _about_number(everybody: pd.DataFrame, unit: str) -> dict[str, Any]:
+    values = everybody["label"].astype(float)
+    return {"unit": unit, "range": [float(values.min()), float(values.max())]}
+
+
 def _contest(
     task: str,
     models: list[dict[str, Any]],
-    parts: dict[tuple[str, str], dict[str, HeldOut]],
+    parts: dict[tuple[str, str], dict[str, Predicted]],
     settings: _Settings,
 ) -> Contest:
     """Let all models compete that were tested on the folds, on the same scans."""
@@ -228,20 +233,22 @@ def _contest(
     for entry in models:
         schemes = parts[entry["kind"], entry["model"]]
         if "leave-site-out" in schemes:
-            away = entry["schemes"]["leave-site-out"]["pooled"]["balanced_accuracy"]
-            elsewhere[entry["model"]] = away
+            figure = yardstick_of(schemes["leave-site-out"]).figure
+            elsewhere[entry["model"]] = entry["schemes"]["leave-site-out"]["pooled"][figure]
         held_out = schemes.get("folds")
         if held_out is None or (
             contenders and not np.array_equal(held_out.scans, contenders[0].held_out.scans)
         ):
             continue
+        pooled = entry["schemes"]["folds"]["pooled"]
         contenders.append(
             Contender(
                 kind=kind_of(entry["kind"], entry["model"]),
                 model=entry["model"],
                 title=entry["title"],
                 held_out=held_out,
-                value=entry["schemes"]["folds"]["pooled"]["balanced_accuracy"],
+                value=pooled[yardstick_of(held_out).figure],
+                error=pooled.get("mae", NOTHING),
             )
         )
     return run_contest(
@@ -251,6 +258,7 @@ def _contest(
         resamples=settings.resamples,
         permutations=settings.permutations,
         seed=settings.seed,
+        unit=settings.unit,
     )
 
 
@@ -264,7 +272,7 @@ def _baseline_title(model: str) -> str:
 
 def _split_models(
     rows: pd.DataFrame, labels: tuple[str, ...]
-) -> dict[tuple[str, str], dict[str, HeldOut]]:
+) -> dict[tuple[str, str], dict[str, Predicted]]:
     """Held-out predictions by model and scheme: networks first, in the order of the registry."""
 
     def order(key: tuple[str, str]) -> tuple[bool, int, str]:
@@ -272,7 +280,7 @@ def _split_models(
         return key[0] != "network", known.index(key[1]) if key[1] in known else 99, key[1]
 
     pairs = sorted(set(zip(rows["kind"], rows["model"], strict=True)), key=order)
-    parts: dict[tuple[str, str], dict[str, HeldOut]] = {}
+    parts: dict[tuple[str, str], dict[str, Predicted]] = {}
     for kind, model in pairs:
         of_model = rows[(rows["kind"] == kind) & (rows["model"] == model)]
         parts[kind, model] = {
@@ -283,47 +291,55 @@ def _split_models(
     return parts
 
 
-def _held_out(rows: pd.DataFrame, labels: tuple[str, ...]) -> HeldOut:
+def _held_out(rows: pd.DataFrame, labels: tuple[str, ...]) -> Predicted:
     ordered = rows.sort_values("scan", kind="stable")
+    shared: dict[str, Any] = {
+        "labels": labels,
+        "scans": np.array(ordered["scan"].tolist(), dtype=str),
+        "folds": ordered["fold"].to_numpy(dtype=np.intp),
+        "people": np.array(ordered["participant_id"].tolist(), dtype=str),
+        "sites": np.array(ordered["site"].tolist(), dtype=str),
+    }
+    if numbers := _number_columns(ordered):
+        return HeldOutNumbers(
+            truth=ordered["label"].to_numpy(dtype=np.float64),
+            predicted=ordered[numbers[0]].to_numpy(dtype=np.float64),
+            **shared,
+        )
     return HeldOut(
-        labels=labels,
-        scans=np.array(ordered["scan"].tolist(), dtype=str),
         truth=np.array([labels.index(label) for label in ordered["label"]], dtype=np.intp),
-        probabilities=ordered[[_CHANCE + label for label in labels]].to_numpy(dtype=np.float64),
-        folds=ordered["fold"].to_numpy(dtype=np.intp),
-        people=np.array(ordered["participant_id"].tolist(), dtype=str),
-        sites=np.array(ordered["site"].tolist(), dtype=str),
+        probabilities=ordered[[CHANCE + label for label in labels]].to_numpy(dtype=np.float64),
+        **shared,
     )
 
 
-def evaluate(held_out: HeldOut, settings: _Settings, scheme: str) -> dict[str, Any]:
+def evaluate(held_out: Predicted, settings: _Settings, scheme: str) -> dict[str, Any]:
     """Evaluate one model under one scheme: pooled, by fold, by site, curves and test."""
+    yardstick = yardstick_of(held_out)
     folds: list[dict[str, Any]] = []
     for fold in np.unique(held_out.folds):
         part = held_out.part(held_out.folds == fold)
-        site = str(part.sites[0]) if scheme == "leave-site-out" else None
-        folds.append({"fold": int(fold), "site": site} | measure(part, settings.draw(part)))
+        site = str(part.sites[0]) if scheme in ("leave-site-out", ADAPTED) else None
+        folds.append({"fold": int(fold), "site": site} | settings.measure(part))
     sites: list[dict[str, Any]] = []
     for site in np.unique(held_out.sites):
         part = held_out.part(held_out.sites == site)
-        sites.append({"site": str(site)} | measure(part, settings.draw(part)))
+        sites.append({"site": str(site)} | settings.measure(part))
     return {
-        "pooled": measure(held_out, settings.draw(held_out)),
+        "pooled": settings.measure(held_out),
         "folds": folds,
         "fold_summary": {
-            name: _summary([fold[name]["value"] for fold in folds]) for name in _SUMMED
+            name: _summary([fold[name]["value"] for fold in folds]) for name in yardstick.summed
         },
         "sites": sites,
-        "roc": roc_curves(held_out),
-        "pr": pr_curves(held_out),
-        "calibration": reliability(held_out),
-        "constant": constant_answer(held_out),
+        **yardstick.curves(held_out),
+        "constant": yardstick.constant(held_out),
         "permutation": permutation_test(
             held_out.truth,
             held_out.predicted,
             list(held_out.people),
             list(held_out.sites),
-            classes=len(held_out.labels),
+            classes=held_out.classes,
             count=settings.permutations,
             seed=settings.seed,
             root=1.0 if scheme == EXTERNAL else CROSS_VALIDATED,
@@ -342,11 +358,12 @@ def _summary(values: list[float | None]) -> dict[str, float | int | None]:
 
 
 def _count(rows: pd.DataFrame, labels: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Participants and scans of every site and label, zeros too."""
+    """Participants and scans of every site and label, zeros too; a number is one label."""
     counts = []
+    number = bool(_number_columns(rows))
     for site in sorted(set(rows["site"])):
         for label in labels:
-            members = rows[(rows["site"] == site) & (rows["label"] == label)]
+            members = rows[(rows["site"] == site) & (number | (rows["label"] == label))]
             people = int(members["participant_id"].nunique())
             counts.append(
                 {"site": site, "label": label, "participants": people, "scans": len(members)}
@@ -354,8 +371,8 @@ def _count(rows: pd.DataFrame, labels: tuple[str, ...]) -> list[dict[str, Any]]:
     return counts
 
 
-def _compare(parts: dict[tuple[str, str], dict[str, HeldOut]]) -> list[dict[str, Any]]:
-    """Balanced accuracy of every network less that of every baseline, on the same people."""
+def _compare(parts: dict[tuple[str, str], dict[str, Predicted]]) -> list[dict[str, Any]]:
+    """How much better every network is than every baseline, on the same people."""
     comparisons = []
     for (kind, network), schemes in parts.items():
         for (other, baseline), rivals in parts.items():
@@ -367,7 +384,7 @@ def _compare(parts: dict[tuple[str, str], dict[str, HeldOut]]) -> list[dict[str,
                     "network": network,
                     "baseline": baseline,
                     "confound": baseline in BASELINES and BASELINES[baseline].confound,
-                    "balanced_accuracy_difference": difference(held_out, rivals[scheme]),
+                    yardstick_of(held_out).difference: compare(held_out, rivals[scheme]),
                 }
                 for scheme, held_out in schemes.items()
                 if scheme in rivals

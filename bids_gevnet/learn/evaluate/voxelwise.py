@@ -1,4 +1,4 @@
-r"""A regularised linear classifier on whole maps, fitted in its dual form.
+r"""A regularised linear model on whole maps, fitted in its dual form.
 
 Logistic regression with a quadratic penalty on the weights w of V voxels has its solution in the
 span of the n training maps, so with X = U S V^T, the standardised training maps,
@@ -6,9 +6,10 @@ span of the n training maps, so with X = U S V^T, the standardised training maps
 .. math:: \min_w \sum_i \ell(y_i, x_i w) + \tfrac1{2C} |w|^2
           \quad\text{is}\quad \min_u \sum_i \ell(y_i, (U S)_i u) + \tfrac1{2C} |u|^2:
 
-n columns in place of V, from the n x n matrix X X^T alone. All is fitted to the training people of
-a fold: who counts as one person is their mean map at a site, voxels are standardised by training
-people, ComBat is fitted to them, and C is chosen by cross-validation among them.
+n columns in place of V, from the n x n matrix X X^T alone. The same holds of ridge regression,
+with a squared error as the loss, where a number is predicted. All is fitted to the training people
+of a fold: who counts as one person is their mean map at a site, voxels are standardised by
+training people, ComBat is fitted to them, and C is chosen by cross-validation among them.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.harmonisation.combat import fit_combat
+from bids_gevnet.learn.train.jobs import kept_apart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -46,7 +48,7 @@ def predict_from_maps(
     labels: Sequence[str],
     combat: bool = False,
 ) -> Floats:
-    """Fit a voxelwise model to training scans and give the probabilities of test scans.
+    """Fit a voxelwise model to training scans and predict test scans.
 
     Parameters
     ----------
@@ -54,14 +56,15 @@ def predict_from_maps(
         NaN where a scan has no brain.
     training, testing : sequences of JobScan
     labels : sequence of str
-        Names of the classes.
+        Names of the classes, or of the number that the scans have as `value`.
     combat : bool
         Whether to harmonise sites by ComBat, fitted to the training people.
 
     Returns
     -------
-    probabilities : (n_testing, n_classes) array
-        0 for a class that is not among the training scans.
+    outputs : (n_testing, n_classes) array
+        Probabilities, 0 for a class that is not among the training scans; or (n_testing, 1)
+        numbers.
     """
     people, rows = average_people(maps[: len(training)], training)
     tested = np.array(maps[len(training) :])
@@ -69,28 +72,34 @@ def predict_from_maps(
     if combat:
         _harmonise(rows, people, tested, testing, labels)
     train_scores, test_scores = dual_scores(rows, tested)
+    names = [person.participant for person in people]
+    numbers = [person.value for person in people if person.value is not None]
+    if numbers:
+        ridge = _choose_ridge(train_scores, np.array(numbers), names)
+        return np.asarray(ridge.predict(test_scores), dtype=np.float64)[:, None]
     truth = np.array([person.label for person in people])
     chances = np.zeros((len(testing), len(labels)))
     present = np.unique(truth)
     if len(present) < 2:
         chances[:, present] = 1.0
         return chances
-    model = _choose_model(train_scores, truth, [person.participant for person in people])
+    model = _choose_model(train_scores, truth, names)
     chances[:, model.classes_] = model.predict_proba(test_scores)
     return chances
 
 
 def average_people(maps: Maps, scans: Sequence[JobScan]) -> tuple[list[JobScan], Maps]:
-    """Average the scans of a person that share site and label; give one of them and the mean.
+    """Average the scans of a person that share site and label or number; give one, and the mean.
 
     Parameters
     ----------
     maps : (n_scans, n_voxels) array
     scans : sequence of JobScan
     """
-    units: dict[tuple[str, str, int], list[int]] = {}
+    units: dict[tuple[str, str, int, float | None], list[int]] = {}
     for number, scan in enumerate(scans):
-        units.setdefault((scan.participant, scan.site, scan.label), []).append(number)
+        key = (scan.participant, scan.site, scan.label, scan.value)
+        units.setdefault(key, []).append(number)
     rows = np.empty((len(units), maps.shape[1]), np.float32)
     for row, members in zip(rows, units.values(), strict=True):
         if len(members) == 1:
@@ -121,15 +130,9 @@ def _harmonise(
     labels: Sequence[str],
 ) -> None:
     """Fit ComBat to the training people and apply it to everybody, in place."""
-    names = sorted({name for person in people for name in person.covariates})
-    covariates: Mapping[str, list[Any]] = {
-        name: [person.covariates.get(name) for person in people] for name in names
-    }
+    groups, covariates = kept_apart(people, labels)
     combat = fit_combat(
-        rows,
-        [person.site for person in people],
-        groups=[labels[person.label] for person in people],
-        covariates=covariates,
+        rows, [person.site for person in people], groups=groups, covariates=covariates
     )
     for maps, scans in ((rows, people), (tested, testing)):
         for number, scan in enumerate(scans):
@@ -185,3 +188,21 @@ def _choose_model(scores: Floats, truth: NDArray[np.intp], people: Sequence[str]
         search = GridSearchCV(model, {"C": PENALTIES}, scoring="neg_log_loss", cv=inner)
         search.fit(scores, truth, groups=list(people))
     return search.best_estimator_
+
+
+def _choose_ridge(scores: Floats, numbers: Floats, people: Sequence[str]) -> Any:
+    """Fit with the penalty that predicts other training people best, by squared error."""
+    from sklearn.linear_model import Ridge
+    from sklearn.model_selection import GridSearchCV, GroupKFold
+
+    penalties = [1 / strength for strength in PENALTIES]
+    folds = min(_INNER_FOLDS, len(set(people)))
+    if folds < 2:
+        return Ridge(alpha=1.0).fit(scores, numbers)
+    search = GridSearchCV(
+        Ridge(),
+        {"alpha": penalties},
+        scoring="neg_mean_squared_error",
+        cv=GroupKFold(n_splits=folds, shuffle=True, random_state=0),
+    )
+    return search.fit(scores, numbers, groups=list(people)).best_estimator_

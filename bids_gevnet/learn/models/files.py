@@ -22,6 +22,8 @@ from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.writing import replacing, write_json, write_text
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.harmonisation.gains import load_gains
+from bids_gevnet.learn.cohort.tasks import CLASSIFICATION, REGRESSION
+from bids_gevnet.nn.compiled.library import level
 from bids_gevnet.nn.registry import find_network, scan_networks
 from bids_gevnet.settings import DEFAULT_STRIDES
 from bids_gevnet.versions import __version__, list_versions
@@ -55,11 +57,13 @@ class ModelCard:
     network : str
         Name in the registry of networks.
     labels : tuple of str
-        Classes in the order of the outputs.
+        Classes in the order of the outputs, or the column whose number is predicted.
     task : str
+        Which labels are told apart, such as AD-v-PD.
     fold : int or None
         None for the model trained on everybody.
     nside : int
+        Of the HEALPix grid.
     shape : tuple of int
         Voxels of the grid.
     affine : tuple of tuples of float
@@ -75,15 +79,19 @@ class ModelCard:
     dataset : str
         Name of the dataset they are from.
     sites : tuple of str
+        Where they were scanned.
     max_motion : float or None
         Largest mean framewise displacement among them, in mm.
     rish_low, rish_high : tuple of float
         Range of the log mean energy of each degree after harmonisation.
     harmonised : bool
+        Whether scans are harmonised before the network sees them.
     warnings : tuple of str
+        What harmonisation and training warned of.
     digest : str
         Of the training job.
     app_version : str
+        Version that trained it.
     strides : tuple of 4 int
         Pooling of the kernel network's layers; models of earlier versions have the default.
     b_values : tuple of float
@@ -91,6 +99,17 @@ class ModelCard:
         training scans or was not written down.
     files : dict of str to str
         SHA-256 of the other files of the folder; models of earlier versions have none.
+    kind : str
+        "classification", or "regression" for a model that predicts a number.
+    unit : str
+        Of that number, if it is known.
+    target_mean, target_sd : float
+        Of the training scans: the number is target_mean + target_sd times the output.
+    target_low, target_high : float
+        Range of the number in training.
+    typical_error : float or None
+        Mean absolute error of the models of the folds in people they had not seen; None for a
+        model that is not final.
 
     Examples
     --------
@@ -128,10 +147,20 @@ class ModelCard:
     strides: tuple[int, ...] = DEFAULT_STRIDES
     b_values: tuple[float, ...] = ()
     files: dict[str, str] = dataclasses.field(default_factory=dict)
+    kind: str = CLASSIFICATION
+    unit: str = ""
+    target_mean: float = 0.0
+    target_sd: float = 1.0
+    target_low: float = 0.0
+    target_high: float = 0.0
+    typical_error: float | None = None
 
     def __post_init__(self) -> None:
+        outputs = {CLASSIFICATION: range(2, 1001), REGRESSION: range(1, 2)}
         sensible = (
-            2 <= len(self.labels) <= 1000
+            len(self.labels) in outputs.get(self.kind, ())
+            and self.target_sd > 0
+            and self.target_low <= self.target_high
             and self.nside in {1, 2, 4, 8, 16, 32}
             and len(self.shape) == 3
             and all(0 < n <= 2000 for n in self.shape)
@@ -153,6 +182,15 @@ class ModelCard:
     def shells(self) -> int:
         """How many shells the network takes."""
         return max(1, len(self.b_values))
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the model predicts a number."""
+        return self.kind == REGRESSION
+
+    def number(self, score: Any) -> Any:
+        """Turn the output of the network, or an array of outputs, into what it stands for."""
+        return self.target_mean + self.target_sd * score
 
 
 class Model(NamedTuple):
@@ -191,7 +229,8 @@ def write_model(
             gains.save(stream)
     else:
         (folder / GAINS).unlink(missing_ok=True)
-    versions = "".join(f"{name} {number}\n" for name, number in list_versions().items())
+    environment = list_versions() | {"kernels": level()}
+    versions = "".join(f"{name} {number}\n" for name, number in environment.items())
     write_text(folder / "environment.txt", versions)
     names = (WEIGHTS, *([GAINS] if gains is not None else []))
     hashes = {name: hash_file(folder / name) for name in names}
@@ -336,6 +375,7 @@ def build_network(
     ----------
     name : str
     classes : int
+        Outputs: 1 for a number.
     nside : int
     strides : sequence of 4 int
         Pooling of the kernel network's layers, if the network has one.

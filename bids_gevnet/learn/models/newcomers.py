@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from bids_gevnet.dwi.shells import name_shells, same_shells
 from bids_gevnet.errors import InputError, name_people
-from bids_gevnet.learn.cohort.class_checks import check_classes
 from bids_gevnet.learn.cohort.left_out import LeftOut
+from bids_gevnet.learn.cohort.members import check_target
 from bids_gevnet.learn.cohort.store import StoredScan
 from bids_gevnet.learn.models.files import load_model, read_card
 from bids_gevnet.learn.models.prediction import check_planned_grid, seen_in_training
@@ -86,7 +86,7 @@ def choose_newcomers(cohort: Cohort, model_dir: Path, *, folds: int) -> Cohort:
             found=f"nobody among {len(cohort.rows)} scans of {cohort.dataset}",
             remedy="give a model that was trained on another dataset",
         )
-    check_classes(chosen, folds)
+    check_target(chosen, folds)
     return chosen
 
 

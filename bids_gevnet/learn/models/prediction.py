@@ -1,4 +1,4 @@
-"""Classify a new scan with a trained model: probabilities, and how far to trust them.
+"""Predict a new scan with a trained model: probabilities or a number, and how far to trust them.
 
 The two steps are functions of their own, because they are nodes of their own in the participant
 workflow: `harmonise_scan` scales the samples as the model's training data were scaled, `classify`
@@ -30,10 +30,12 @@ from bids_gevnet.learn.models.calibration import softmax
 from bids_gevnet.learn.models.files import Model, load_harmonisation, load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.learn.models.files import ModelCard
 
 _GRID_TOLERANCE_MM = 0.05
@@ -46,9 +48,15 @@ class Prediction:
     Parameters
     ----------
     probabilities : dict of label to float
-        Calibrated; they add up to 1.
+        Calibrated; they add up to 1. Empty for a number.
     label : str
-        The most probable class.
+        The most probable class; for a number, the column that is predicted.
+    value : float or None
+        The number; None for classes.
+    unit : str
+        Of the number, if the model knows it.
+    typical_error : float or None
+        How far off the models of the folds were on average, in people they had not seen.
     task, network : str
     warnings : tuple of str
         Where the scan lies outside of what the model was trained on.
@@ -65,6 +73,9 @@ class Prediction:
     task: str
     network: str
     warnings: tuple[str, ...] = field(default=())
+    value: float | None = None
+    unit: str = ""
+    typical_error: float | None = None
 
 
 def predict(
@@ -78,7 +89,7 @@ def predict(
     dataset: str = "",
     motion: float | None = None,
 ) -> Prediction:
-    """Predict the class of one scan.
+    """Predict the class, or the number, of one scan.
 
     Parameters
     ----------
@@ -153,12 +164,17 @@ def harmonise_scan(
     site: str,
     participant: str,
     dataset: str = "",
+    adapted: RishGains | None = None,
 ) -> HarmonisedScan:
     """Scale a scan with the gains of its site, after checking that the model may see it.
 
-    Parameters are those of `predict`.
+    Parameters are those of `predict`, and
+
+    adapted : RishGains, optional
+        The model's gains with those of sites it was not trained on.
     """
     card, gains = model[1:] if isinstance(model, Model) else load_harmonisation(model)
+    gains = gains if adapted is None else adapted
     _check_grid(card, samples, mask, affine)
     brain = to_half(samples[mask])
     _refuse_training(card, participant, dataset, fingerprint(brain, mask))
@@ -174,8 +190,9 @@ def classify(
     *,
     site: str,
     motion: float | None = None,
+    adaptation: str = "",
 ) -> Prediction:
-    """Give the probabilities of a harmonised scan.
+    """Give the probabilities, or the number, of a harmonised scan.
 
     Parameters
     ----------
@@ -189,25 +206,51 @@ def classify(
         As the model's training data name it.
     motion : float, optional
         Mean framewise displacement in mm.
+    adaptation : str
+        How the scan's site, which the model was not trained on, was harmonised.
     """
     network, card, _ = model if isinstance(model, Model) else load_model(model)
     volume, voxels = to_volume(values, mask)
     with torch.no_grad():
         scores = network(volume[None], voxels[None])[0].double().numpy()
+    warnings = (
+        *([adaptation] if adaptation else []),
+        *out_of_range(card, site=None if adaptation else site, motion=motion, values=values),
+    )
+    if card.is_regression:
+        number = card.number(float(scores[0]))
+        return Prediction(
+            probabilities={},
+            label=card.labels[0],
+            task=card.task,
+            network=card.network,
+            warnings=(*warnings, *_beyond_training(card, number)),
+            value=number,
+            unit=card.unit,
+            typical_error=card.typical_error,
+        )
     chances = [float(p) for p in softmax(scores, card.temperature)]
     return Prediction(
         probabilities=dict(zip(card.labels, chances, strict=True)),
         label=card.labels[int(np.argmax(chances))],
         task=card.task,
         network=card.network,
-        warnings=out_of_range(card, site=site, motion=motion, values=values),
+        warnings=warnings,
     )
+
+
+def _beyond_training(card: ModelCard, number: float) -> Iterator[str]:
+    if not card.target_low <= number <= card.target_high:
+        yield (
+            f"The predicted {card.labels[0]} ({number:.4g}) is outside the range of the training "
+            f"data ({card.target_low:.4g} to {card.target_high:.4g})."
+        )
 
 
 def predict_scan(
     model_dir: Path, image: Path, mask: Path, *, bids_dir: Path, site_column: str | None = None
 ) -> Prediction:
-    """Predict the class of a scan from what the participant level wrote.
+    """Predict the class or number of a scan from what the participant level wrote.
 
     Parameters
     ----------
@@ -290,9 +333,22 @@ def _energy_names(card: ModelCard) -> list[str]:
 
 
 def write_prediction(path: Path, prediction: Prediction) -> None:
-    """Write the table of a prediction: one row per class."""
-    lines = [("task", "network", "label", "probability", "warnings")]
+    """Write the table of a prediction: one row per class, or one for a number."""
     notes = " ".join(prediction.warnings) or None
+    if prediction.value is not None:
+        about = {
+            "task": prediction.task,
+            "network": prediction.network,
+            "target": prediction.label,
+            "value": prediction.value,
+            "unit": prediction.unit or None,
+            "typical_error": prediction.typical_error,
+            "warnings": notes,
+        }
+        rows = [list(about), [tsv_cell(cell) for cell in about.values()]]
+        write_text(path, "".join("\t".join(row) + "\n" for row in rows))
+        return
+    lines = [("task", "network", "label", "probability", "warnings")]
     for label, chance in prediction.probabilities.items():
         cells = (prediction.task, prediction.network, label, chance, notes)
         lines.append(tuple(tsv_cell(cell) for cell in cells))  # type: ignore[arg-type]

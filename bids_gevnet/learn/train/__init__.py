@@ -6,7 +6,8 @@ Read in this order:
 - `planning`: which jobs a study needs; `effort`: how many steps and bytes they are;
 - `trainer`: one job, from harmonisation to held-out scores, on top of `loop`, which takes steps
   over any number of processes (`distributed`) and resumes from `checkpoints`;
-- `batches`, `mixup`: what a step sees;
+- `batches`, `mixup`: what a step sees; `device_batches` makes it on a GPU, `device_pieces` says
+  how much of it goes at once there;
 - `torchrun` starts the processes, `process` is one of them, `progress` what a person sees of it;
 - `outputs`: what a training leaves beside the weights.
 """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from bids_gevnet.learn.cohort.store import StoredScan, to_volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.mixup import Mixture
 
     Batch = tuple[Tensor, Tensor, Tensor]
+
+T_co = TypeVar("T_co", covariant=True)
 
 
 class ScanReader:
@@ -102,21 +106,23 @@ class ScanReader:
             yield volume if shells > 1 else volume[0]
 
 
-class BatchMaker(Protocol):
-    """Whatever makes the batches of a training."""
+class BatchReader(Protocol[T_co]):
+    """Whatever makes a batch of a plan."""
 
-    def batch(self, plan: Sequence[Any], /) -> tuple[Any, ...]:
-        """Make the tensors of some samples, labels last."""
+    def batch(self, samples: Sequence[Any], /) -> T_co:
+        """Make a batch."""
+        ...
 
 
-def read_ahead(reader: BatchMaker, plans: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Make batches while the one before is computed with: two in memory at a time."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pending = None
+def read_ahead(
+    reader: BatchReader[T_co], plans: Iterable[Sequence[Any]], *, workers: int = 1
+) -> Iterator[T_co]:
+    """Make batches while those before are computed with: one per worker, and one in use."""
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        pending: deque[Future[T_co]] = deque()
         for plan in plans:
-            following = pool.submit(reader.batch, plan)
-            if pending is not None:
-                yield pending.result()
-            pending = following
-        if pending is not None:
-            yield pending.result()
+            pending.append(pool.submit(reader.batch, plan))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

@@ -34,7 +34,7 @@ class Position:
     epoch, step : int
         The next step to do, within its epoch.
     loss_sum, correct, seen : float
-        Sums over the epoch's steps so far.
+        Sums over the epoch's steps so far; `correct` is that of the objective's figure.
     curve : list of dict
         Rows of the learning curve, one per finished epoch.
     trace : list of list of float

@@ -85,13 +85,19 @@ class Processes:
 
 
 @contextmanager
-def join_processes() -> Iterator[Processes]:
-    """Join the others that torchrun or srun started; leave them at the end."""
+def join_processes(*, gpu: bool = True) -> Iterator[Processes]:
+    """Join the others that torchrun or srun started; leave them at the end.
+
+    Parameters
+    ----------
+    gpu : bool
+        Whether a GPU may be used where there is one.
+    """
     _translate_slurm()
     size = int(os.environ.get("WORLD_SIZE", "1"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
     # The variable says that CPU processes were asked for on a machine that has GPUs.
-    gpu = torch.cuda.is_available() and os.environ.get("BIDS_GEVNET_DEVICE") != "cpu"
+    gpu = gpu and torch.cuda.is_available() and os.environ.get("BIDS_GEVNET_DEVICE") != "cpu"
     device = torch.device(f"cuda:{local}") if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)

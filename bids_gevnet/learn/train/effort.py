@@ -11,7 +11,7 @@ import numpy as np
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.learn.cohort.store import stored_bytes
 from bids_gevnet.learn.models.files import build_network
-from bids_gevnet.learn.train.mixup import split_batches
+from bids_gevnet.learn.train.mixup import samples_per_epoch, split_batches
 from bids_gevnet.learn.train.trainer import STATISTICS_SCANS
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ def plan_effort(cohort: Cohort, plan: StudyPlan, settings: LearningSettings) -> 
     plan : StudyPlan
     settings : LearningSettings
     """
-    samples = [settings.samples_per_class * len(model.task.labels) for model in plan.models]
+    samples = [
+        samples_per_epoch(settings.samples_per_class, len(model.task.labels))
+        for model in plan.models
+    ]
     weights = {
         (network, len(task.labels)): _weight_bytes(network, len(task.labels), cohort, settings)
         for network in plan.networks

@@ -12,17 +12,19 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_json
 from bids_gevnet.errors import InputError
+from bids_gevnet.learn.cohort.tasks import CLASSIFICATION, REGRESSION, Kind
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FORMAT = "bids_gevnet training jobs 4"
+_FORMAT = "bids_gevnet training jobs 5"
 _LEARNING = LearningSettings()
 
 
@@ -40,6 +42,7 @@ class TrainOptions:
     strides : tuple of 4 int
         Pooling of the kernel network's layers, if the network has one.
     epochs, samples_per_class : int
+        How many epochs, and samples of each class in one.
     batch_size : int
         Samples per step, over all processes.
     accumulate : int
@@ -51,12 +54,18 @@ class TrainOptions:
     final_rate : float
         Learning rate at the last step, as a fraction of the first.
     weight_decay : float
+        Of Adam: this much of each weight is added to its gradient.
     seed : int
+        Of the weights at the start and the order of samples.
     precision : str
-        "float32", "bfloat16", or "auto": bfloat16 on GPUs.
+        "auto" and "float32", or "bfloat16" for all but the kernel network.
     harmonise : bool
+        Whether to harmonise where there are several sites.
     reference_site : str or None
         Site that harmonisation brings the others to; None for the mean over sites.
+    adapt : bool
+        Whether people of a left-out site are also tested with their site adapted to from their
+        unlabelled scans; changes no model.
     held_out_curve : bool
         Whether to score the test participants after every epoch, for the learning curve only.
     """
@@ -75,6 +84,7 @@ class TrainOptions:
     precision: str = _LEARNING.precision
     harmonise: bool = _LEARNING.harmonisation == "rish"
     reference_site: str | None = _LEARNING.reference_site
+    adapt: bool = _LEARNING.adapt
     held_out_curve: bool = True
 
     @classmethod
@@ -114,7 +124,11 @@ class TrainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JobScan:
-    """A scan of a job: its folder in the store, class and what harmonisation needs."""
+    """A scan of a job: its folder in the store, class or number, and what harmonisation needs.
+
+    `label` is the output of the network that stands for its class; where a number is predicted
+    there is one output, 0, and `value` is the number.
+    """
 
     folder: str
     participant: str
@@ -124,6 +138,31 @@ class JobScan:
     site: str
     motion: float | None
     covariates: Mapping[str, float | str | None]
+    value: float | None = None
+
+
+def kept_apart(
+    scans: Sequence[JobScan], labels: Sequence[str]
+) -> tuple[list[str] | None, dict[str, list[float | str | None]]]:
+    """Give what harmonisation keeps apart from the site: classes, and covariates by name.
+
+    A number that is predicted is the first covariate: of two that cannot both be accounted for
+    it is the one that matters.
+
+    Parameters
+    ----------
+    scans : sequence of JobScan
+        To fit to.
+    labels : sequence of str
+        Those of their job.
+    """
+    names = sorted({name for scan in scans for name in scan.covariates})
+    covariates: dict[str, list[float | str | None]] = {
+        name: [scan.covariates.get(name) for scan in scans] for name in names
+    }
+    if all(scan.value is None for scan in scans):
+        return [labels[scan.label] for scan in scans], covariates
+    return None, {labels[0]: [scan.value for scan in scans]} | covariates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +178,10 @@ class TrainJob:
     fold : int or None
         From 1; None for the final model, which has nobody to be tested on.
     labels : tuple of str
-        Classes in the order of the network's outputs.
+        Classes in the order of the network's outputs, or the column whose number is predicted.
+    kind : {"classification", "regression"}
+    unit : str
+        Of the number, if it is known.
     nside : int
     b_values : tuple of float
         Of the shells, in s/mm²; empty for one shell whose b-value is not known or not shared.
@@ -160,7 +202,7 @@ class TrainJob:
         Folder of the model whose weights training starts from, and their hash; empty for random
         weights.
     init_labels : tuple of str
-        Its classes: where they are the job's, its classifier is kept, too.
+        Its classes or column: where they are the job's, its last layers are kept, too.
     """
 
     name: str
@@ -182,6 +224,19 @@ class TrainJob:
     init_dir: str = ""
     init_sha256: str = ""
     init_labels: tuple[str, ...] = ()
+    kind: Kind = CLASSIFICATION
+    unit: str = ""
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the network predicts a number."""
+        return self.kind == REGRESSION
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Mean and standard deviation of the training scans' numbers: the unit of the output."""
+        values = [scan.value for scan in self.training if scan.value is not None]
+        return fmean(values), pstdev(values) or 1.0
 
     @property
     def keeps_classifier(self) -> bool:
@@ -194,11 +249,17 @@ class TrainJob:
         return max(1, len(self.b_values))
 
     @property
+    def tests_adapted(self) -> bool:
+        """Whether test scans are also scored with gains for their site."""
+        return self.options.adapt and self.options.harmonise and self.held_out_site is not None
+
+    @property
     def digest(self) -> str:
         """Hash of all that decides the result."""
         content = dataclasses.asdict(self)
         for place in ("model_dir", "work_dir", "init_dir", "name"):
             del content[place]
+        del content["options"]["adapt"]
         for scan in (*content["training"], *content["testing"]):
             # The folder is named by content; where the store lies does not matter.
             scan["folder"] = Path(scan["folder"]).name

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.learn.train.checkpoints import Position, load_checkpoint, save_checkpoint
 from bids_gevnet.learn.train.distributed import TrainingInterrupted
-from bids_gevnet.learn.train.outputs import CURVE
+from bids_gevnet.learn.train.objectives import CLASSES, Objective
+from bids_gevnet.learn.train.outputs import curve_columns
 from bids_gevnet.nn.ckn import keep_on_sphere
 from bids_gevnet.nn.norm import MomentNorm
 
@@ -72,8 +72,12 @@ def standardise_inputs_(layer: nn.Linear, features: Tensor) -> None:
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Context in which a network computes: "float32", "bfloat16", or "auto": half on GPUs."""
-    half = precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+    """Context in which a network computes: "float32", "bfloat16", or "auto".
+
+    "auto" is float32 on GPUs too: rounding to bfloat16 shifts features by up to 15 % of what
+    people differ by (benchmarks/results/precision.md), and finished models predict in float32.
+    """
+    half = precision == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16) if half else nullcontext()
 
 
@@ -123,8 +127,11 @@ class TrainingLoop(ABC):
     ----------
     going_on : str
         What to do after an interruption, for its message.
+    objective : Objective
+        What is minimised.
     """
 
+    objective: Objective = CLASSES
     going_on = "run the same command again with --resume: training resumes from there"
 
     def __init__(
@@ -144,10 +151,10 @@ class TrainingLoop(ABC):
         self._name, self._digest = name, digest
         self.model: nn.Module = network
         if processes.size > 1:
-            on_gpu = [processes.device.index] if processes.device.type == "cuda" else None
             # All parameters fit one bucket, so their only all-reduce comes after those of the
             # normalisations, in the same order in every process.
-            self.model = DistributedDataParallel(network, device_ids=on_gpu)
+            # Without device_ids, inputs are left where they are: masks may stay on the host.
+            self.model = DistributedDataParallel(network)
         self.optimiser = torch.optim.Adam(
             network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
@@ -162,6 +169,10 @@ class TrainingLoop(ABC):
     @abstractmethod
     def read(self, parts: Iterable[Sequence[Any]]) -> Iterator[tuple[Tensor, ...]]:
         """Make the tensors of each part: the network's arguments, and the labels last."""
+
+    def place(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Put what `read` made on the device of this process."""
+        return tuple(tensor.to(self.processes.device) for tensor in tensors)
 
     @abstractmethod
     def rate(self) -> float:
@@ -251,15 +262,15 @@ class TrainingLoop(ABC):
     def _gradients(
         self, incoming: Iterator[tuple[Tensor, ...]], n_parts: int, n_samples: int
     ) -> tuple[float, float]:
-        """Run forward and backward over one batch; give its loss and hits, over processes."""
+        """Run forward and backward over one batch; give its loss and figure, over processes."""
         loss = correct = 0.0
         for number in range(n_parts):
-            *inputs, labels = (tensor.to(self.processes.device) for tensor in next(incoming))
+            *inputs, labels = self.place(next(incoming))
             with self._synchronise(last=number == n_parts - 1):
                 scores, losses = self._forward(inputs, labels)
                 torch.autograd.backward(losses.sum() * (self.processes.size / n_samples))
             loss += float(losses.detach().sum())
-            correct += float((scores.argmax(1) == labels).sum())
+            correct += float(self.objective.figures(scores.detach(), labels).sum())
         loss, correct = self.processes.sum([loss, correct])
         return loss, correct
 
@@ -273,7 +284,7 @@ class TrainingLoop(ABC):
     def _forward(self, inputs: Sequence[Tensor], labels: Tensor) -> tuple[Tensor, Tensor]:
         with self.precision():
             scores: Tensor = self.model(*inputs)
-        return scores.float(), F.cross_entropy(scores.float(), labels, reduction="none")
+        return scores.float(), self.objective.losses(scores.float(), labels)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Context in which the network computes."""
@@ -300,11 +311,11 @@ class TrainingLoop(ABC):
     def _close_epoch(self) -> Row:
         """Add a row to the learning curve and move on to the next epoch."""
         position = self.position
-        row: Row = dict.fromkeys(CURVE)
+        row: Row = dict.fromkeys(curve_columns(self.objective.figure))
         row["epoch"] = position.epoch + 1
         row["learning_rate"] = self.rate()
         row["train_loss"] = position.loss_sum / position.seen
-        row["train_accuracy"] = position.correct / position.seen
+        row[f"train_{self.objective.figure}"] = position.correct / position.seen
         row |= self.held_out()
         if self._save_every:
             position.note()
@@ -329,10 +340,11 @@ class TrainingLoop(ABC):
         norms = [part for part in self.network.modules() if isinstance(part, MomentNorm)]
         kept = [norm.momentum for norm in norms]
         self.network.train()
-        for number, (*inputs, _) in enumerate(self.read(shares)):
+        for number, tensors in enumerate(self.read(shares)):
+            *inputs, _ = self.place(tensors)
             for norm in norms:
                 norm.momentum = 1 / (number + 1)
             with self.precision():
-                self.network(*(tensor.to(self.processes.device) for tensor in inputs))
+                self.network(*inputs)
         for norm, momentum in zip(norms, kept, strict=True):
             norm.momentum = momentum

@@ -15,6 +15,7 @@ from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_json
 from bids_gevnet.errors import InputError
 from bids_gevnet.learn.models.files import ModelCard, damaged_files, read_card
+from bids_gevnet.learn.train.objectives import ACCURACY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,14 +23,11 @@ if TYPE_CHECKING:
     from bids_gevnet.harmonisation.gains import RishGains
     from bids_gevnet.learn.train.jobs import TrainJob
 
-CURVE = (
-    "epoch",
-    "learning_rate",
-    "train_loss",
-    "train_accuracy",
-    "held_out_loss",
-    "held_out_accuracy",
-)
+
+def curve_columns(figure: str = ACCURACY) -> tuple[str, ...]:
+    """Name the columns of a learning curve whose figure is an accuracy or an error."""
+    judged = [f"{part}_{what}" for part in ("train", "held_out") for what in ("loss", figure)]
+    return ("epoch", "learning_rate", *judged)
 
 
 HELD_OUT = "held_out.json"
@@ -49,17 +47,36 @@ def is_tested(job: TrainJob) -> bool:
     """Whether the held-out scores of the job's model are there."""
     content = read_json(Path(job.model_dir) / HELD_OUT)
     scans = content.get("scans")
-    return content.get("digest") == job.digest and isinstance(scans, list)
+    complete = content.get("digest") == job.digest and isinstance(scans, list)
+    return complete and ("adapted" in content) == job.tests_adapted
 
 
-def write_held_out(job: TrainJob, scores: Sequence[Sequence[float]]) -> Path:
-    """Write the scores of the job's test scans; return where they are."""
-    entries = [
-        {"scan": scan.scan, "scores": list(values)}
-        for scan, values in zip(job.testing, scores, strict=True)
-    ]
+def write_held_out(
+    job: TrainJob,
+    scores: Sequence[Sequence[float]],
+    adapted: tuple[Sequence[Sequence[float]], str] | None = None,
+) -> Path:
+    """Write the scores of the job's test scans; return where they are.
+
+    Parameters
+    ----------
+    job : TrainJob
+    scores : (n_scans, n_classes) nested sequence
+    adapted : (scores, str), optional
+        Scores with the left-out site adapted to, none where it could not be, and what was done.
+    """
+
+    def entries(values: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+        return [
+            {"scan": scan.scan, "scores": list(row)}
+            for scan, row in zip(job.testing, values, strict=bool(values))
+        ]
+
+    content: dict[str, Any] = {"digest": job.digest, "scans": entries(scores)}
+    if adapted is not None:
+        content |= {"adapted": entries(adapted[0]), "adaptation": adapted[1]}
     path = Path(job.model_dir) / HELD_OUT
-    write_json(path, {"digest": job.digest, "scans": entries})
+    write_json(path, content)
     return path
 
 
@@ -107,19 +124,50 @@ def make_card(
         harmonised=gains is not None,
         warnings=gains.warnings if gains is not None else (),
         digest=job.digest,
+        kind=job.kind,
+        **_number_facts(job),
     )
+
+
+def _number_facts(job: TrainJob) -> dict[str, Any]:
+    """Give what a card says of a number that is predicted: its unit, mean, spread and range."""
+    if not job.is_regression:
+        return {}
+    values = [scan.value for scan in job.training if scan.value is not None]
+    mean, spread = job.scale
+    return {
+        "unit": job.unit,
+        "target_mean": mean,
+        "target_sd": spread,
+        "target_low": min(values),
+        "target_high": max(values),
+    }
 
 
 def curve_text(rows: Sequence[dict[str, float | int | None]]) -> str:
     """Write a learning curve as CSV."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, CURVE, lineterminator="\n")
+    columns = tuple(rows[0]) if rows else curve_columns()
+    writer = csv.DictWriter(stream, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return stream.getvalue()
 
 
-def read_held_out(folder: Path) -> dict[str, list[float]]:
-    """Scores of the people a model was not trained on, by scan."""
+def read_held_out(folder: Path, *, adapted: bool = False) -> dict[str, list[float]]:
+    """Scores of the people a model was not trained on, by scan.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the model.
+    adapted : bool
+        Those with the left-out site adapted to; empty where it was not.
+    """
     content = json.loads((folder / HELD_OUT).read_text(encoding="utf-8"))
-    return {entry["scan"]: entry["scores"] for entry in content["scans"]}
+    return {entry["scan"]: entry["scores"] for entry in content["adapted" if adapted else "scans"]}
+
+
+def read_adaptation(folder: Path) -> str:
+    """Say how the left-out site was adapted to; empty without ``--adapt``."""
+    return str(read_json(folder / HELD_OUT).get("adaptation", ""))

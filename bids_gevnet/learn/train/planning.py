@@ -16,9 +16,9 @@ import numpy as np
 
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.errors import InputError
-from bids_gevnet.learn.cohort.folds import make_folds
+from bids_gevnet.learn.cohort.folds import make_folds, number_strata
 from bids_gevnet.learn.cohort.site_splits import SiteSplit, plan_sites
-from bids_gevnet.learn.cohort.tasks import Task, choose_tasks, slug
+from bids_gevnet.learn.cohort.tasks import REGRESSION, Task, choose_tasks, slug
 from bids_gevnet.learn.models.files import WEIGHTS, build_network, read_card
 from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions
 from bids_gevnet.nn.registry import ALL, scan_networks
@@ -116,13 +116,23 @@ def plan_study(cohort: Cohort, settings: LearningSettings, *, seed: int) -> Stud
     networks = scan_networks() if settings.network == ALL else (settings.network,)
     for name in networks:
         # A wrong name, or a network that does not take the cohort's shells, ends here.
-        build_network(name, 2, cohort.nside, settings.strides, shells=cohort.shells)
-    tasks, warnings = choose_tasks(cohort.labels, settings.classes)
+        build_network(
+            name,
+            1 if cohort.is_regression else 2,
+            cohort.nside,
+            settings.strides,
+            shells=cohort.shells,
+        )
+    tasks, warnings = _choose_tasks(cohort, settings)
     if settings.init_model is not None:
         warnings = (*warnings, *_check_start(read_card(settings.init_model), settings, tasks))
     folds = {task.slug: _task_folds(cohort, task, settings.folds, seed) for task in tasks}
     sites = {
-        task.slug: plan_sites(cohort.rows, task.labels, wanted=settings.leave_site_out)
+        task.slug: plan_sites(
+            cohort.rows,
+            None if task.is_regression else task.labels,
+            wanted=settings.leave_site_out,
+        )
         for task in tasks
     }
     models = tuple(
@@ -188,7 +198,8 @@ def make_jobs(
             participant=row.participant,
             session=row.session,
             scan=row.scan,
-            label=task.labels.index(row.label),
+            label=task.output(row.label),
+            value=row.number if task.is_regression else None,
             site=row.site,
             motion=row.motion,
             covariates=dict(row.covariates),
@@ -206,6 +217,8 @@ def make_jobs(
                 task=model.task.slug,
                 fold=split.fold,
                 labels=model.task.labels,
+                kind=model.task.kind,
+                unit=cohort.unit,
                 nside=cohort.nside,
                 shape=cohort.shape,
                 voxel_mm=cohort.voxel_mm,
@@ -226,10 +239,18 @@ def make_jobs(
     return jobs
 
 
+def _choose_tasks(
+    cohort: Cohort, settings: LearningSettings
+) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+    if cohort.is_regression:
+        return (Task((cohort.target,), REGRESSION),), ()
+    return choose_tasks(cohort.labels, settings.classes)
+
+
 def _check_start(
     card: ModelCard, settings: LearningSettings, tasks: Sequence[Task]
 ) -> Iterator[str]:
-    """Refuse a start from another network; say where its classifier is of no use."""
+    """Refuse a start from another network; say where its last layers are of no use."""
     if (card.network, card.strides) != (settings.network, settings.strides):
         strides = " ".join(map(str, card.strides))
         raise InputError(
@@ -240,8 +261,8 @@ def _check_start(
     others = [task.title for task in tasks if task.labels != card.labels]
     if others:
         yield (
-            f"The classifier of --init-model, of {' v. '.join(card.labels)}, was not used for "
-            f"{'; '.join(others)}: there it started anew."
+            f"The last layers of --init-model, for {' v. '.join(card.labels)}, were not used for "
+            f"{'; '.join(others)}: there they started anew."
         )
 
 
@@ -259,11 +280,15 @@ def check_reference(cohort: Cohort, reference: str | None) -> None:
 def _task_folds(cohort: Cohort, task: Task, folds: int, seed: int) -> NDArray[np.intp]:
     """Fold of each scan of the cohort, -1 for scans of other classes."""
     fold = np.full(len(cohort.rows), -1, dtype=np.intp)
-    inside = [i for i, row in enumerate(cohort.rows) if row.label in task.labels]
+    inside = [i for i, row in enumerate(cohort.rows) if task.includes(row.label)]
     rows = [cohort.rows[i] for i in inside]
+    people = [row.participant for row in rows]
+    strata = [row.label for row in rows]
+    if task.is_regression:
+        strata = number_strata(people, [row.number for row in rows], folds=folds)
     fold[inside] = make_folds(
-        [row.participant for row in rows],
-        [row.label for row in rows],
+        people,
+        strata,
         [row.site for row in rows],
         folds=folds,
         seed=seed,

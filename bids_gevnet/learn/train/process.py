@@ -24,9 +24,12 @@ from bids_gevnet.learn.train.distributed import StopRequest, join_processes
 from bids_gevnet.learn.train.jobs import read_jobs
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.trainer import score_held_out, train_job
+from bids_gevnet.nn.compiled.library import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+log = logging.getLogger("bids_gevnet.learn")
 
 PARENT = "BIDS_GEVNET_PARENT"
 """Environment variable with the number of the process that all training processes belong to."""
@@ -39,6 +42,7 @@ def train_all(
     threads: int | None = None,
     first: int = 1,
     total: int | None = None,
+    gpu: bool = True,
 ) -> None:
     """Train and test every job of a file; join the other processes, if there are any.
 
@@ -51,9 +55,13 @@ def train_all(
         Threads of this process.
     first, total : int
         Number of the file's first job among all jobs of the study, for progress messages.
+    gpu : bool
+        Whether a GPU may be used where there is one.
     """
     jobs = read_jobs(jobs_file)
-    with limited_threads(threads), join_processes() as processes:
+    with limited_threads(threads), join_processes(gpu=gpu) as processes:
+        if processes.first:
+            log.info("On a CPU the networks run on %s.", describe())
         progress = TrainingProgress(total or len(jobs), done=first - 1, active=processes.first)
         for job in jobs:
             with StopRequest().listening() as stop:

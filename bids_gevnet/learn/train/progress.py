@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bids_gevnet.learn.train.objectives import ACCURACY, ERROR
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
 
@@ -112,9 +114,10 @@ class TrainingProgress:
         """Say how an epoch went."""
         if not self._active or self._job is None:
             return
-        text = f"loss {row['train_loss']:.4f}, accuracy {row['train_accuracy']:.3f}"
+        figure = next(name for name in (ACCURACY, ERROR) if f"train_{name}" in row)
+        text = f"loss {row['train_loss']:.4f}, {figure} {row[f'train_{figure}']:.3f}"
         if row["held_out_loss"] is not None:
-            text += f"; held out {row['held_out_loss']:.4f}, {row['held_out_accuracy']:.3f}"
+            text += f"; held out {row['held_out_loss']:.4f}, {row[f'held_out_{figure}']:.3f}"
         epochs = self._job.options.epochs
         log.info("%s, epoch %d/%d: %s", self._job.name, row["epoch"], epochs, text)
 

@@ -77,7 +77,8 @@ def train(
     error_file(jobs_file).unlink(missing_ok=True)
     processes, gpu, threads = devices.processes, devices.gpu, devices.threads
     if processes == 1 and not gpu:
-        train_all(jobs_file, test=test, threads=threads, first=first, total=total)
+        # In this process, on a machine that may have GPUs which were not asked for.
+        train_all(jobs_file, test=test, threads=threads, first=first, total=total, gpu=False)
         return
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     # The machine's own name need not resolve, in a container without a network for instance.

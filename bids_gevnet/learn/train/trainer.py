@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.reading import read_json
@@ -27,6 +26,7 @@ from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
+from bids_gevnet.learn.models.adaptation import adapt_sites, without_labels
 from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_model, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
 from bids_gevnet.learn.train.blocks import (
@@ -36,8 +36,18 @@ from bids_gevnet.learn.train.blocks import (
     plan_blocks,
     start_regions,
 )
+from bids_gevnet.learn.train.device_batches import DeviceReader
+from bids_gevnet.learn.train.device_pieces import device_pieces, free_bytes
+from bids_gevnet.learn.train.jobs import kept_apart
 from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
-from bids_gevnet.learn.train.mixup import Mixture, plan_epoch, split_batches
+from bids_gevnet.learn.train.mixup import (
+    Mixture,
+    plan_epoch,
+    plan_number_epoch,
+    samples_per_epoch,
+    split_batches,
+)
+from bids_gevnet.learn.train.objectives import CLASSES, numbers
 from bids_gevnet.learn.train.outputs import (
     HELD_OUT,
     curve_text,
@@ -110,13 +120,25 @@ def score_held_out(job: TrainJob, processes: Processes) -> Path:
         return Path(job.model_dir) / HELD_OUT
     network, _, gains = load_model(Path(job.model_dir))
     share = -(-job.options.batch_size // processes.size)
-    network.pieces = choose_pieces(job, network, ScanReader(job.training, gains).largest, share)
+    training = ScanReader(job.training, gains)
+    free = free_bytes(processes.device)
+    network.pieces = choose_pieces(job, network, training.largest, share, free)
     network.to(processes.device)
     precision = partial(autocast, job.options.precision, processes.device)
     scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
     path = Path(job.model_dir) / HELD_OUT
+    adapted = None
+    if job.tests_adapted and gains is not None:
+        found = adapt_sites(gains, without_labels(job.testing))
+        sentences = [each.sentence for each in found.adaptations]
+        again = (
+            evaluate_scans(network, ScanReader(job.testing, found.gains), processes, precision)
+            if sentences
+            else []
+        )
+        adapted = again, " ".join([*sentences, *found.refusals])
     if processes.first:
-        write_held_out(job, scores)
+        write_held_out(job, scores, adapted)
     processes.wait()
     return path
 
@@ -144,13 +166,13 @@ def fit_harmonisation(job: TrainJob, processes: Processes) -> RishGains | None:
         path.is_file() and read_json(stamp) == {"digest": job.digest, "sha256": hash_file(path)}
     ):
         scans = job.training
-        names = sorted({name for scan in scans for name in scan.covariates})
+        groups, covariates = kept_apart(scans, job.labels)
         gains = fit_rish_glm(
             LogRishMaps([StoredScan(Path(scan.folder)) for scan in scans]),
             participants=[scan.participant for scan in scans],
             sites=[scan.site for scan in scans],
-            groups=[job.labels[scan.label] for scan in scans],
-            covariates={name: [scan.covariates.get(name) for scan in scans] for name in names},
+            groups=groups,
+            covariates=covariates,
             reference=job.options.reference_site,
             nside=job.nside,
             degrees=fit_limits(job.nside)[1],
@@ -176,9 +198,10 @@ class Trainer(TrainingLoop):
     def __init__(self, job: TrainJob, gains: RishGains | None, processes: Processes) -> None:
         self.job, self.gains, self.options = job, gains, job.options
         self.reader = ScanReader(job.training, gains)
-        self.labels = [scan.label for scan in job.training]
+        self.truth = truth_of(job, job.training)
+        self.objective = numbers(job.scale[1]) if job.is_regression else CLASSES
+        n_samples = samples_per_epoch(self.options.samples_per_class, len(job.labels))
         voxels = float(np.mean([len(stored.samples) for stored in self.reader.stored]))
-        n_samples = self.options.samples_per_class * len(set(self.labels))
         network = self._start_network(processes)
         self.boxes = count_boxes(self.options.voxels_per_step, voxels, network)
         if self.boxes > 1:
@@ -200,7 +223,12 @@ class Trainer(TrainingLoop):
         network.regions.to(processes.device)
         share = -(-self.options.batch_size // processes.size)
         network.block_pieces = choose_pieces(
-            self.job, network, self.reader.largest, share, boxes=self.boxes
+            self.job,
+            network,
+            self.reader.largest,
+            share,
+            free_bytes(processes.device),
+            boxes=self.boxes,
         )
 
     def _start_network(self, processes: Processes) -> ScanNetwork:
@@ -223,26 +251,44 @@ class Trainer(TrainingLoop):
             volumes = self.reader.random_volumes(self.options.seed, self.job.shells)
             network.initialise_(volumes, seed=self.options.seed)
         share = -(-self.options.batch_size // processes.size)
-        network.pieces = choose_pieces(self.job, network, self.reader.largest, share)
+        network.pieces = choose_pieces(
+            self.job, network, self.reader.largest, share, free_bytes(processes.device)
+        )
         return network.to(processes.device)
 
     def plan(self, epoch: int) -> Sequence[Mixture | BlockOfScan]:
         """List the samples of an epoch; the same in every process and every run."""
-        seed, classes = self.options.seed, len(set(self.labels))
-        samples = plan_epoch(
-            self.labels,
-            samples_per_class=self.options.samples_per_class,
-            seed=seed,
-            epoch=epoch,
-        )
+        samples = self._plan_scans(epoch)
         if self.boxes == 1:
             return samples
-        return plan_blocks(samples, classes=classes, boxes=self.boxes, seed=seed, epoch=epoch)
+        turn = 2 if self.job.is_regression else len(self.job.labels)  # halves, or classes
+        return plan_blocks(
+            samples, classes=turn, boxes=self.boxes, seed=self.options.seed, epoch=epoch
+        )
+
+    def _plan_scans(self, epoch: int) -> list[Mixture]:
+        size, seed = self.options.samples_per_class, self.options.seed
+        if self.job.is_regression:
+            return plan_number_epoch(self.truth, samples_per_half=size, seed=seed, epoch=epoch)
+        classes = [scan.label for scan in self.job.training]
+        return plan_epoch(classes, samples_per_class=size, seed=seed, epoch=epoch)
 
     def read(self, parts: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         """Volumes, masks and labels of each part; or blocks and labels."""
-        reach = self.compound.reach or 0
-        return read_ahead(BlockReader(self.reader, self.compound.stride, reach), parts)
+        if self.processes.device.type == "cpu" or self.boxes > 1:
+            reach = self.compound.reach or 0
+            return read_ahead(BlockReader(self.reader, self.compound.stride, reach), parts)
+        return self._device_reader.batches(parts)
+
+    @cached_property
+    def _device_reader(self) -> DeviceReader:
+        """Made once: the gains of all sites stay on the device."""
+        on_host = self.compound.masks_on_host
+        return DeviceReader(self.reader, self.processes.device, masks_on_host=on_host)
+
+    def place(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Leave tensors where `read` made them: on the device, or masks on the host."""
+        return super().place(tensors) if self.boxes > 1 else tensors
 
     def rate(self) -> float:
         """Learning rate of the next step."""
@@ -265,7 +311,7 @@ class Trainer(TrainingLoop):
             standardise_inputs_(head, torch.tensor(features))
 
     def _some_training_scans(self) -> list[int]:
-        order = np.random.default_rng(self.options.seed).permutation(len(self.labels))
+        order = np.random.default_rng(self.options.seed).permutation(len(self.truth))
         return [int(index) for index in order[:STATISTICS_SCANS]]
 
     def _features(self, scans: Sequence[JobScan]) -> list[list[float]]:
@@ -285,14 +331,15 @@ class Trainer(TrainingLoop):
         return features
 
     def held_out(self) -> Row:
-        """Loss and accuracy of the test scans, for the learning curve only."""
+        """Loss and figure of the test scans, for the learning curve only."""
         if not (self.options.held_out_curve and self.job.testing):
             return {}
         scores = torch.tensor(self.score(self.job.testing))
-        truth = torch.tensor([scan.label for scan in self.job.testing])
+        truth = torch.tensor(truth_of(self.job, self.job.testing))
+        figure = f"held_out_{self.objective.figure}"
         return {
-            "held_out_loss": float(F.cross_entropy(scores, truth)),
-            "held_out_accuracy": float((scores.argmax(1) == truth).float().mean()),
+            "held_out_loss": float(self.objective.losses(scores, truth).mean()),
+            figure: float(self.objective.figures(scores, truth).mean()),
         }
 
     def score(self, scans: Sequence[JobScan]) -> list[list[float]]:
@@ -309,7 +356,7 @@ class Trainer(TrainingLoop):
     def settle_statistics(self, chosen: Sequence[int]) -> None:
         """Set the running statistics to their mean over some training scans."""
         size = max(self.options.batch_size, self.processes.size)
-        scans = [Mixture(i, i, 1.0, self.labels[i]) for i in chosen]
+        scans = [Mixture(i, i, 1.0, self.truth[i]) for i in chosen]
         batches = [[scans[i] for i in batch] for batch in split_batches(len(scans), size)]
         enough = [batch for batch in batches if len(batch) >= self.processes.size]
         self.settle([self.processes.share(batch) for batch in enough])
@@ -333,15 +380,25 @@ class Trainer(TrainingLoop):
         """Log mean energy of each degree of each training scan, harmonised."""
         energies = [
             (index, mean_log_rish(self.reader.read(index)[0], nside=self.job.nside))
-            for index in self.processes.share(range(len(self.labels)))
+            for index in self.processes.share(range(len(self.truth)))
         ]
         return np.array([values for _, values in sorted(self.processes.gather(energies))])
+
+
+def truth_of(job: TrainJob, scans: Sequence[JobScan]) -> list[int] | list[float]:
+    """Class of each scan, or its number, standardised by the job's training scans."""
+    if not job.is_regression:
+        return [scan.label for scan in scans]
+    mean, spread = job.scale
+    return [(scan.value - mean) / spread for scan in scans if scan.value is not None]
 
 
 def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
     """Give a network the weights of the model that a job starts from.
 
-    The classifier is kept where the classes are the same, and is as it was built elsewhere.
+    The last layers are kept where the classes or the column of the number are the same, and are
+    as they were built elsewhere. A number is then predicted as the model would: the output is in
+    units of the job's training scans.
     """
     folder = Path(job.init_dir)
     if hash_file(folder / WEIGHTS) != job.init_sha256:
@@ -350,13 +407,28 @@ def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
             found="others",
             remedy="run the same command again; models are trained from the new weights",
         )
-    weights = load_model(folder).network.state_dict()
+    start = load_model(folder)
+    if job.is_regression and job.keeps_classifier:
+        rescale_output_(start.network, (start.card.target_mean, start.card.target_sd), job.scale)
+    weights = start.network.state_dict()
     kept = {
         name: value
         for name, value in weights.items()
         if job.keeps_classifier or not name.startswith("head.")
     }
     network.load_state_dict(network.state_dict() | kept)
+
+
+@torch.no_grad()
+def rescale_output_(
+    network: ScanNetwork, before: tuple[float, float], after: tuple[float, float]
+) -> None:
+    """Keep the number that a network predicts where mean and standard deviation change."""
+    last = network.head[-1]
+    if isinstance(last, torch.nn.Linear):
+        factor = before[1] / after[1]
+        last.weight.mul_(factor)
+        last.bias.mul_(factor).add_((before[0] - after[0]) / after[1])
 
 
 class Grid(Protocol):
@@ -376,7 +448,13 @@ class Grid(Protocol):
 
 
 def choose_pieces(
-    grid: Grid, network: ScanNetwork, brain: int, share: int, *, boxes: int = 1
+    grid: Grid,
+    network: ScanNetwork,
+    brain: int,
+    share: int,
+    free: int | None = None,
+    *,
+    boxes: int = 1,
 ) -> Pieces:
     """Say how to cut up a process's share of a batch: as little as memory allows.
 
@@ -388,6 +466,8 @@ def choose_pieces(
         Voxels of the largest brain.
     share : int
         Samples of a batch that one process has.
+    free : int or None
+        Bytes of a GPU; None on a CPU, where pieces are the size of its cache.
     boxes : int
         Into how many boxes a brain is cut, one of which is shown.
     """
@@ -396,6 +476,14 @@ def choose_pieces(
     sides = [n / boxes ** (1 / 3) + 2 * (network.reach or 0) for n in grid.shape]
     window = math.prod(map(min, sides, grid.shape)) if boxes > 1 else math.prod(grid.shape)
     voxels = int(grid.shells * directions * window)
+    if free is not None:
+        return device_pieces(
+            network.pieces,
+            free=free,
+            voxels=voxels,
+            points=points,
+            points_per_sphere=12 * grid.nside**2,
+        )
     return replace(
         network.pieces,
         keep_sphere=points <= _KEPT_POINTS,
@@ -418,8 +506,12 @@ def evaluate_scans(
         The same in all processes.
     """
     evaluated = []
-    for index in processes.share(range(len(reader.scans))):
-        volume, mask = (tensor.to(processes.device) for tensor in reader.single(index))
+    indices = processes.share(range(len(reader.scans)))
+    if processes.device.type == "cpu":
+        scans: Iterable[Sequence[Tensor]] = (reader.single(index) for index in indices)
+    else:
+        scans = DeviceReader(reader, processes.device, masks_on_host=False).singles(indices)
+    for index, (volume, mask, *_) in zip(indices, scans, strict=True):
         with precision():
             values = function(volume, mask)[0]
         evaluated.append((index, values.float().tolist()))

@@ -74,6 +74,13 @@ def figure(width: float, height: float, **grid: Any) -> Iterator[tuple[Any, Any]
         yield drawing, drawing.subplots(**grid)
 
 
+def count_volumes(ax: Any) -> None:
+    """Label an axis along volumes with whole numbers."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def plain_label(text: str, length: int = 24) -> str:
     """Shorten a label of the dataset for a chart; what cannot be printed becomes a blank."""
     clean = "".join(char if char.isprintable() else " " for char in text)

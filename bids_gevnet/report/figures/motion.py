@@ -9,7 +9,15 @@ import numpy.typing as npt
 import pandas as pd
 from markupsafe import Markup
 
-from bids_gevnet.report.figures.drawing import FOREGROUND, LINE, PALETTE, SOFT, figure, to_svg
+from bids_gevnet.report.figures.drawing import (
+    FOREGROUND,
+    LINE,
+    PALETTE,
+    SOFT,
+    count_volumes,
+    figure,
+    to_svg,
+)
 
 LARGE_DISPLACEMENT_MM = 1.0
 """Framewise displacement above this is marked; half a voxel of a usual diffusion scan."""
@@ -87,6 +95,7 @@ def draw_motion(
             ax.set_ylabel(unit)
             ax.legend(**_LEGEND)
         axes[2].set_xlabel("Volume")
+        count_volumes(axes[2])
         axes[2].set_xlim(-0.7, len(table) - 0.3)
         drawing.align_ylabels(axes)
         return to_svg(drawing, name, description)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from bids_gevnet.report.figures.drawing import FOREGROUND, SOFT, figure, to_svg
+from bids_gevnet.report.figures.drawing import FOREGROUND, SOFT, count_volumes, figure, to_svg
 
 _LEAST_LIMIT = 6.0
 _HIGHEST_LIMIT = 20.0
@@ -36,6 +36,7 @@ def draw_outlier_matrix(
         ax.plot(volume, number, "s", ms=5, mfc="none", mew=1.3, color=FOREGROUND)
         ax.grid(visible=False)
         ax.set_xlabel("Volume")
+        count_volumes(ax)
         ax.set_ylabel("Slice")
         bar = drawing.colorbar(image, ax=ax, pad=0.01)
         bar.set_label("SD from the prediction", color=SOFT)

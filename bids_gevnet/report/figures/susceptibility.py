@@ -43,14 +43,19 @@ def draw_susceptibility(
     largest = max(float(np.nanmax(np.abs(plane))) for plane in shown)
     limit = max(1.0, float(np.ceil(largest)))
     with figure(6.8, 2.6, ncols=3) as (drawing, axes):
-        for ax, plane, title, (right, up) in zip(
-            axes, shown, ("Sagittal", "Coronal", "Axial"), _IN_PLANE, strict=True
+        for ax, plane, (title, left), (right, up) in zip(
+            axes,
+            shown,
+            (("Sagittal", "P"), ("Coronal", "L"), ("Axial", "L")),
+            _IN_PLANE,
+            strict=True,
         ):
             image = ax.imshow(
                 plane.T, cmap="RdBu_r", vmin=-limit, vmax=limit, origin="lower",
                 interpolation="none", aspect=voxel_mm[up] / voxel_mm[right],
             )  # fmt: skip
             ax.set_title(title)
+            ax.text(0, 1, left, transform=ax.transAxes, va="top", color=SOFT)
             ax.grid(visible=False)
             ax.set_xticks([])
             ax.set_yticks([])

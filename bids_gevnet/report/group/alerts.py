@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bids_gevnet.report.alerts import LEVELS, Alert
+from bids_gevnet.report.alerts import LEAST_COVERAGE, LEVELS, Alert
 from bids_gevnet.report.group.cohort import Measure, SiteTable
 from bids_gevnet.report.group.leakage_audit import FAILED, Audit
 from bids_gevnet.report.group.study_files import StudyFiles
@@ -22,6 +22,7 @@ def collect_study_alerts(
         _audit(audits),
         _warnings(study),
         _confounded(study, sites),
+        _remarks(study),
         scan_alerts(study, measures),
     )
     alerts = dict.fromkeys(alert for source in sources for alert in source)
@@ -37,6 +38,13 @@ def _completeness(study: StudyFiles) -> Iterator[Alert]:
     ):
         if not there:
             yield Alert("error", f"{name} is missing or cannot be read: run the group level.")
+
+
+def _remarks(study: StudyFiles) -> Iterator[Alert]:
+    texts = study.metrics.get("remarks")
+    for text in texts if isinstance(texts, list) else []:
+        if isinstance(text, str) and text.strip():
+            yield Alert("note", text)
 
 
 def _audit(audits: Sequence[Audit]) -> Iterator[Alert]:
@@ -60,6 +68,8 @@ def _warnings(study: StudyFiles) -> Iterator[Alert]:
 
 def _confounded(study: StudyFiles, sites: SiteTable) -> Iterator[Alert]:
     said = any("cannot be separated" in alert.text for alert in _warnings(study))
+    if study.is_regression:  # thirds of a number are no groups
+        return
     if sites.alone and not said:
         yield Alert(
             "warning",
@@ -82,6 +92,20 @@ def scan_alerts(study: StudyFiles, measures: Sequence[Measure]) -> Iterator[Aler
     unread = [scan.scan for scan in study.scans if scan.files is None]
     if unread:
         yield Alert("warning", f"Derivatives are missing of {_list(unread)}.", "participants")
+    cut = [
+        f"{scan.scan} ({scan.files.facts.registration.coverage:.0%})"
+        for scan in study.scans
+        if scan.files is not None
+        and (scan.files.facts.registration.coverage or 1.0) < LEAST_COVERAGE
+    ]
+    if cut:
+        yield Alert(
+            "warning",
+            f"Field of view: less than {LEAST_COVERAGE:.0%} of the template's brain is in that of "
+            f"{_list(cut)}. A network may tell people apart by what is missing: consider to "
+            "exclude them with --participants-file.",
+            "participants",
+        )
     for measure in measures:
         if measure.far:
             names = _list([study.scans[i].scan for i in measure.far])

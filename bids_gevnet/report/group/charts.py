@@ -1,4 +1,4 @@
-"""Draw the results: ROC, precision and recall, calibration, learning."""
+"""Draw the results: ROC, precision and recall, calibration, predicted numbers, learning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -152,15 +152,53 @@ def draw_calibration(evaluation: Evaluation, *, name: str) -> Markup | None:
         )  # fmt: skip
 
 
+def draw_scatter(evaluation: Evaluation, *, target: str, unit: str, name: str) -> Markup | None:
+    """Draw predicted against true numbers, a colour and shape for each fold, and equality."""
+    truth = as_numbers(evaluation.scatter.get("truth"))
+    predicted = as_numbers(evaluation.scatter.get("predicted"))
+    folds = as_numbers(evaluation.scatter.get("fold"))
+    if not truth or not len(truth) == len(predicted) == len(folds):
+        return None
+    unit = f" ({plain_label(unit, 12)})" if unit else ""
+    with figure(_SIZE[0] + 1.2, _SIZE[1] + 0.6) as (drawing, ax):
+        low, high = min(*truth, *predicted), max(*truth, *predicted)
+        margin = 0.05 * (high - low) or 1.0
+        ends = [low - margin, high + margin]
+        ax.plot(ends, ends, ":", color=SOFT, lw=1)
+        several = len(set(folds)) > 1
+        for number, fold in enumerate(sorted(set(folds))):
+            chosen = [i for i, other in enumerate(folds) if other == fold]
+            ax.plot(
+                [truth[i] for i in chosen], [predicted[i] for i in chosen],
+                "os^vD"[number % 5], ms=4.5, color=PALETTE[number % len(PALETTE)], alpha=0.85,
+                label=f"fold {fold:.0f}" if several else None,
+            )  # fmt: skip
+        ax.set_xlim(*ends)
+        ax.set_ylim(*ends)
+        ax.set_aspect("equal")
+        ax.set_xlabel(f"True {plain_label(target, 24)}{unit}")
+        ax.set_ylabel(f"Predicted {plain_label(target, 24)}{unit}")
+        if several and len(set(folds)) <= 10:
+            ax.legend(loc="upper left", **_LEGEND)
+        figures = f"correlation {evaluation.value('correlation').text}, mean absolute error "
+        return to_svg(
+            drawing,
+            name,
+            f"Predicted against true {plain_label(target, 24)} of held-out scans; {figures}"
+            f"{evaluation.value('mae').text}.",
+        )
+
+
 def draw_learning(folds: Sequence[FoldModel], *, name: str) -> Markup | None:
-    """Draw loss and accuracy over the epochs, each fold thin and their mean thick."""
+    """Draw loss and accuracy, or error, over the epochs: folds thin and their mean thick."""
     curves = [model.curve for model in folds if model.curve.get("epoch")]
     if not curves:
         return None
+    figure_of, titles = "accuracy", ("Cross entropy", "Accuracy")
+    if "train_error" in curves[0]:
+        figure_of, titles = "error", ("Mean squared error, standardised", "Mean absolute error")
     with figure(6.8, 2.7, ncols=2) as (drawing, axes):
-        for ax, what, title in zip(
-            axes, ("loss", "accuracy"), ("Cross entropy", "Accuracy"), strict=True
-        ):
+        for ax, what, title in zip(axes, ("loss", figure_of), titles, strict=True):
             for part, colour, label in (
                 ("train", PALETTE[0], "training (mixed samples)"),
                 ("held_out", PALETTE[1], "held out"),
@@ -173,10 +211,11 @@ def draw_learning(folds: Sequence[FoldModel], *, name: str) -> Markup | None:
                 ax.set_ylim(-0.02, 1.02)
             else:
                 ax.set_ylim(bottom=0)
-                if ax.get_legend_handles_labels()[0]:
+                if what == "loss" and ax.get_legend_handles_labels()[0]:
                     ax.legend(loc="lower left", **_LEGEND)
-        last = [c["held_out_accuracy"][-1] for c in curves if c.get("held_out_accuracy")]
-        told = f" Held-out accuracy at the end {np.nanmean(last):.2f}." if _any(last) else ""
+        column = f"held_out_{figure_of}"
+        last = [c[column][-1] for c in curves if c.get(column)]
+        told = f" Held-out {figure_of} at the end {np.nanmean(last):.2f}." if _any(last) else ""
         return to_svg(drawing, name, f"Learning curves of {len(curves)} folds.{told}")
 
 

@@ -2,7 +2,8 @@
 
 Model cards say who a model was trained on and hash the content of their scans; held_out.json says
 who it was tested on; the harmonisation of every fold is a file of its own; the temperature that
-turns scores into probabilities can be computed again from the scores of the other folds. Every
+turns scores into probabilities can be computed again from the scores of the other folds, and the
+mean and standard deviation that turn scores into numbers from the training participants. Every
 check compares files that different steps wrote, and can fail.
 """
 
@@ -68,6 +69,7 @@ def audit_group(study: StudyFiles) -> list[Audit]:
         folds = study.folds_of(*key)
         if folds:
             case = _Case(folds, study.final_of(*key), predictions.get(key), people)
+            case.values = {s.scan: s.value for s in study.scans if s.value is not None}
             audits.append(Audit(*key, case.checks(), case.fold_rows()))
     return audits
 
@@ -106,6 +108,7 @@ class _Case:
     ) -> None:
         self.folds, self.final, self.predictions = list(folds), final, predictions
         self.people = people
+        self.values: Mapping[str, float] = {}
 
     def checks(self) -> list[Check]:
         """Answer all questions."""
@@ -117,7 +120,9 @@ class _Case:
             ("Harmonisation was fitted anew in every fold", self._harmonisation),
             ("A refit on the training scans alone gives the same harmonisation", self._refit),
             ("Every fold has a network of its own", self._weights),
-            ("Calibration of a fold comes from the other folds", self._calibration),
+            ("Numbers of a fold are in units of its training participants", self._scale)
+            if self.values
+            else ("Calibration of a fold comes from the other folds", self._calibration),
         )
         return [Check(question, *answer()) for question, answer in questions]
 
@@ -242,6 +247,29 @@ class _Case:
             f"{len(hashes)} files of weights and normalisation statistics, all different."
         )
 
+    def _scale(self) -> tuple[str, str]:
+        """Compute mean and standard deviation again, and with them the predicted numbers."""
+        table = self.predictions
+        if table is None or not table.is_regression:
+            return OPEN, "There is no table of predictions."
+        predicted = dict(zip(table.scans, table.predicted.tolist(), strict=True))
+        largest = 0.0
+        for model in self.folds:
+            trained = self._training(model)
+            values = [v for scan, v in self.values.items() if self.people.get(scan) in trained]
+            if not values or any(scan not in predicted for scan in model.held_out):
+                return OPEN, f"Numbers of fold {model.fold} are missing."
+            mean, spread = float(np.mean(values)), float(np.std(values)) or 1.0
+            apart = [abs(mean + spread * scores[0] - predicted[scan]) / spread
+                     for scan, scores in model.held_out.items()]  # fmt: skip
+            largest = max(largest, *apart)
+        if largest > _SAME_PROBABILITY:
+            return FAILED, f"They differ by up to {largest:.2g} standard deviations."
+        return PASSED, (
+            "Mean and standard deviation of the training participants give the table's numbers "
+            f"(largest difference {largest:.1g} standard deviations)."
+        )
+
     def _calibration(self) -> tuple[str, str]:
         table = self.predictions
         scores = {scan: values for model in self.folds for scan, values in model.held_out.items()}
@@ -250,12 +278,12 @@ class _Case:
         if {len(scores[scan]) for scan in table.scans} != {len(table.labels)}:
             return OPEN, "Scores and probabilities are of different classes."
         raw = np.array([scores[scan] for scan in table.scans])
-        expected = np.empty_like(table.probabilities)
+        expected = np.empty_like(table.outputs)
         for fold in np.unique(table.folds):
             tested = table.folds == fold
             temperature = fit_temperature(raw[~tested], table.truth[~tested])
             expected[tested] = softmax(raw[tested], temperature)
-        apart = float(np.abs(expected - table.probabilities).max())
+        apart = float(np.abs(expected - table.outputs).max())
         if apart > _SAME_PROBABILITY:
             return (
                 FAILED,

@@ -11,7 +11,10 @@ from typing import Any
 
 from bids_gevnet.dwi.shells import name_shells
 from bids_gevnet.facts import ScanFacts
+from bids_gevnet.learn.cohort.number_checks import choose_kind
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.saliency_maps import MAX_SCANS
+from bids_gevnet.learn.evaluate.significance import PERMUTATIONS
 from bids_gevnet.learn.models.files import read_card
 from bids_gevnet.nn.registry import ALL, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
@@ -40,12 +43,16 @@ class GroupFacts:
     covariates: tuple[str, ...] = ()
     baselines: tuple[str, ...] = ()
     leave_site_out: bool = False
+    adapted: bool = False
     intervals: frozenset[str] = frozenset()
     resamples: int | None = None
     permutations: int | None = None
     saliency: bool = False
     b_values: tuple[float, ...] = ()
     external: Mapping[str, Any] = field(default_factory=dict)
+    number: bool = False
+    unit: str = ""
+    guessed: bool = False
 
 
 def facts_of_run(study: StudyFiles) -> GroupFacts:
@@ -79,6 +86,7 @@ def facts_of_run(study: StudyFiles) -> GroupFacts:
             str(entry.get("title", "")) for entry in map(as_map, as_list(metrics.get("baselines")))
         ),
         leave_site_out="leave-site-out" in schemes,
+        adapted="leave-site-out-adapted" in schemes,
         intervals=frozenset(_interval_methods(metrics.get("tasks"))),
         resamples=_count(metrics.get("resamples")),
         permutations=_count(metrics.get("permutations")),
@@ -87,19 +95,26 @@ def facts_of_run(study: StudyFiles) -> GroupFacts:
         if cards
         else (),
         external=study.external,
+        number=study.is_regression,
+        unit=str(metrics.get("unit") or ""),
+        guessed=bool(as_list(metrics.get("remarks"))),
     )
 
 
-def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> GroupFacts:
+def planned_facts(
+    settings: Settings, *, labels: Sequence[str], target: str, unit: str = ""
+) -> GroupFacts:
     """Gather the facts of a run that has not been made yet.
 
     Parameters
     ----------
     settings : Settings
     labels : sequence of str
-        Class of every participant.
+        Class or number of every participant.
     target : str
-        Column the classes come from.
+        Column they come from.
+    unit : str
+        Of a number, if it is known.
     """
     from bids_gevnet.learn.evaluate.baselines import BASELINES
     from bids_gevnet.learn.train.jobs import TrainOptions
@@ -109,6 +124,9 @@ def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> 
     if learning.model is not None:
         return _planned_validation(learning.model, labels, target)
     options = asdict(TrainOptions.from_settings(learning, settings.execution))
+    people = {str(number): label for number, label in enumerate(labels)}
+    kind, guess = choose_kind(learning.task, target, people)
+    of_person = {"age_sex", "age", "sex"} - {"sex" if target == "age" else "age_sex"}
     return GroupFacts(
         participants=len(labels) or None,
         scans=len(labels) or None,
@@ -121,24 +139,37 @@ def planned_facts(settings: Settings, *, labels: Sequence[str], target: str) -> 
         reference_site=learning.reference_site,
         covariates=learning.covariates,
         baselines=tuple(
-            baseline.title for baseline in BASELINES.values() if not baseline.needs_several
+            baseline.title
+            for name, baseline in BASELINES.items()
+            if not baseline.needs_several and name not in of_person
         ),
         leave_site_out=learning.leave_site_out is True,
-        intervals=frozenset(_INTERVALS),
+        adapted=learning.adapt and learning.leave_site_out is True,
+        intervals=_planned_intervals(number=kind == REGRESSION),
         saliency=True,
+        number=kind == REGRESSION,
+        unit=unit,
+        guessed=bool(guess),
     )
+
+
+def _planned_intervals(*, number: bool) -> frozenset[str]:
+    of_numbers = {"fisher", "bootstrap", "bootstrap_paired"}
+    return frozenset(of_numbers if number else set(_INTERVALS) - of_numbers | {"bootstrap"})
 
 
 def _planned_validation(model: Path, labels: Sequence[str], target: str) -> GroupFacts:
     """Gather the facts of a finished model that is going to be validated."""
     card = read_card(model)
-    known = [label for label in labels if label in card.labels]
+    known = [label for label in labels if card.is_regression or label in card.labels]
     return GroupFacts(
         participants=len(known) or None,
         scans=len(known) or None,
         labels=tuple(sorted(set(known))),
         target=target,
-        intervals=frozenset(_INTERVALS),
+        intervals=_planned_intervals(number=card.is_regression),
+        number=card.is_regression,
+        unit=card.unit,
         external={
             "network": card.network,
             "training_participants": len(card.participants),
@@ -189,10 +220,20 @@ def _cohort(facts: GroupFacts) -> Iterable[str]:
         many = f" ({facts.scans} scans)" if facts.scans != facts.participants else ""
         sites = f" from {facts.sites} site{'s' if facts.sites != 1 else ''}" if facts.sites else ""
         yield (
-            f"{facts.participants} participants{many}{sites} were classified by {facts.target} "
-            f"({', '.join(facts.labels)}) with bids_gevnet {__version__}."
+            _number_cohort(facts, f"{facts.participants} participants{many}{sites}")
+            if facts.number
+            else f"{facts.participants} participants{many}{sites} were classified by "
+            f"{facts.target} ({', '.join(facts.labels)}) with bids_gevnet {__version__}."
         )
-    if facts.folds:
+    if facts.folds and facts.number:
+        yield (
+            f"Predictions were tested by {facts.folds}-fold cross-validation, stratified by "
+            f"quantiles of {facts.target} and, where every quantile had enough participants at "
+            "every site, by site; all scans of a participant were in the same fold. "
+            f"Harmonisation, normalisation, the standardisation of {facts.target} and everything "
+            "else that is fitted was fitted to the training participants of each fold only."
+        )
+    elif facts.folds:
         yield (
             f"Every classification was tested by {facts.folds}-fold cross-validation, stratified "
             "by class and, where every class had enough participants at every site, by site; all "
@@ -205,17 +246,48 @@ def _cohort(facts: GroupFacts) -> Iterable[str]:
             f"A finished model ({facts.external.get('network')}, trained on "
             f"{facts.external.get('training_participants')} participants of "
             f"{facts.external.get('trained_on') or 'another dataset'}) was applied as it is: "
-            "nothing was fitted to these participants, and whoever was in its training data was "
-            "left out."
+            f"nothing was fitted to {'the labels of ' * bool(facts.external.get('adapted'))}these "
+            "participants, and whoever was in its training data was left out."
         )
         yield from _external_harmonisation(facts.external)
     if facts.leave_site_out:
         yield "In addition, models were trained without a site and tested on it."
+    if facts.adapted:
+        yield f"They were tested once more with the site adapted to: {_ADAPTED}"
+
+
+_ADAPTED = (
+    "its gains were estimated from its unlabelled scans, as the difference of their mean "
+    "logarithmic RISH features, given covariates, from those of the harmonised training scans, "
+    "shrunk by its standard error. Where the mix of diagnoses differs from the training data's, "
+    "this removes a part of the difference between diagnoses as well."
+)
+
+
+def _number_cohort(facts: GroupFacts, people: str) -> str:
+    unit = f" ({facts.unit})" if facts.unit else ""
+    why = ""
+    if facts.guessed:
+        why = ", which was taken for a number because it has many different values"
+    return (
+        f"The number {facts.target}{unit} of {people} was predicted from their scans "
+        f"(regression{why}) with bids_gevnet {__version__}."
+    )
 
 
 def _external_harmonisation(model: Mapping[str, Any]) -> Iterable[str]:
+    adapted = [as_map(entry) for entry in as_list(model.get("adapted"))]
+    for entry in adapted:
+        yield (
+            f"Site {entry.get('site')}, unknown to the model, was adapted to with "
+            f"{entry.get('people')} people: {_ADAPTED}"
+        )
     if model.get("harmonised") is True:
-        sites = ", ".join(map(str, as_list(model.get("harmonised_sites"))))
+        own = {str(entry.get("site")) for entry in adapted}
+        names = [str(site) for site in as_list(model.get("harmonised_sites"))]
+        if own and own >= set(names):
+            return
+        sites = ", ".join(name for name in names if name not in own)
         yield (
             f"Scans of {sites} were harmonised with the gains of the model; others were taken as "
             "they are."
@@ -262,15 +334,21 @@ def _training(facts: GroupFacts) -> Iterable[str]:
         subject = "It was" if len(known) == 1 else "Each was"
         yield (
             f"{subject} trained with PyTorch [@torch] for {options['epochs']} epochs of "
-            f"{options['samples_per_class']} samples per class, filled up by mixup [@mixup] of "
-            "scans of the same class."
+            + (
+                f"{2 * options['samples_per_class']} samples, filled up by mixup [@mixup] of "
+                f"scans and their {facts.target}, where scans with near values were mixed more "
+                "often [@cmixup]."
+                if facts.number
+                else f"{options['samples_per_class']} samples per class, filled up by mixup "
+                "[@mixup] of scans of the same class."
+            )
         )
         yield from _part_of_brain(options)
     if known and {"learning_rate", "final_rate", "weight_decay", "batch_size"} <= set(options):
         rate, last = options["learning_rate"], options["final_rate"]
         if isinstance(rate, int | float) and isinstance(last, int | float):
             yield (
-                f"Cross entropy was minimised with Adam [@adam], batches of "
+                f"{_loss(facts)} was minimised with Adam [@adam], batches of "
                 f"{options['batch_size']}, a learning rate falling exponentially from {rate:g} to "
                 f"{rate * last:g} and a weight decay of {options['weight_decay']:g}; random seed "
                 f"{options.get('seed', 'unknown')}."
@@ -280,13 +358,22 @@ def _training(facts: GroupFacts) -> Iterable[str]:
         yield (
             "Training started from the weights of a trained model (SHA-256 "
             f"{options['init_model'][:12]}); nobody it was trained on is in this study, and its "
-            "classifier was kept where the classes are the same."
+            "last layers were kept where classes or target are the same."
         )
-    if known:
+    if known and not facts.number:
         yield (
             "Scores of a fold were turned into probabilities with a temperature [@temperature] "
             "fitted to the held-out scores of the other folds."
         )
+
+
+def _loss(facts: GroupFacts) -> str:
+    if not facts.number:
+        return "Cross entropy"
+    return (
+        f"The mean squared error of {facts.target}, standardised by the training scans of the "
+        "fold,"
+    )
 
 
 def _part_of_brain(options: Mapping[str, Any]) -> Iterable[str]:
@@ -325,6 +412,8 @@ _INTERVALS = {
     "mover_paired": "the paired version [@paired] for differences between models",
     "newcombe": "Newcombe's [@newcombe] for areas under the ROC curve",
     "boyd": "a binomial one [@boyd] for average precision",
+    "fisher": "Fisher's [@fisher] for correlations",
+    "bootstrap_paired": "a paired bootstrap over participants for differences between models",
     "bootstrap": "a percentile bootstrap over participants for all others",
 }
 
@@ -339,7 +428,9 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
         )
     if facts.permutations:
         yield (
-            "Whether predictions and labels go together within sites was tested by exchanging "
+            f"Whether predictions and {facts.target if facts.number else 'labels'} go together "
+            + ("(their correlation) " if facts.number else "")
+            + "within sites was tested by exchanging "
             f"labels among the participants of a site {facts.permutations} times "
             "[@permutation,neverzero]"
             + (
@@ -360,12 +451,14 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
         )
     if facts.baselines:
         yield (
-            "On the same folds, logistic regressions show what is reached without the network: "
+            f"On the same folds, {'ridge' if facts.number else 'logistic'} regressions show what "
+            "is reached without the network: "
             f"{', '.join(name[:1].lower() + name[1:] for name in facts.baselines)}."
         )
     if any(name.startswith("Voxelwise") for name in facts.baselines):
         yield (
-            "Voxelwise models are logistic regressions with a quadratic penalty on FA, MD (of a "
+            f"Voxelwise models are {'linear' if facts.number else 'logistic'} regressions with a "
+            "quadratic penalty on FA, MD (of a "
             "tensor fitted to the spherical samples) and RISH maps, fitted in their dual form; a "
             "participant's scans were averaged, voxels standardised and the penalty chosen by "
             "cross-validation within the training participants of a fold."
@@ -373,10 +466,13 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
     if any("ComBat" in name for name in facts.baselines):
         yield (
             "ComBat [@combat,combatdti] was fitted to the training participants of a fold, with "
-            "diagnosis and covariates in its model, and applied to everybody by site alone; "
-            "people of a site without training participants were left as they are."
+            f"{facts.target if facts.number else 'diagnosis'} and covariates in its model, and "
+            "applied to everybody by site alone; people of a site without training participants "
+            "were left as they are."
         )
-    if facts.sites and facts.sites > 1 and len(facts.labels) > 1:
+    if facts.sites and facts.sites > 1 and facts.number:
+        yield f"The association of site and {facts.target} is given as their correlation ratio."
+    elif facts.sites and facts.sites > 1 and len(facts.labels) > 1:
         yield (
             "The association of site and diagnosis is given as bias-corrected Cramér's V "
             "[@cramer]."
@@ -386,7 +482,12 @@ def _evaluation(facts: GroupFacts) -> Iterable[str]:
 def _explanation(facts: GroupFacts) -> Iterable[str]:
     if facts.saliency:
         yield (
-            "Gradients of the predicted class's score [@saliency] of held-out scans, by the "
-            f"network trained without them, were averaged over at most {MAX_SCANS} scans a task "
-            "and drawn with Nilearn [@nilearn]."
+            "What predictions rest on was mapped by integrated gradients [@integrated] of the "
+            f"scores of at most {MAX_SCANS} held-out scans a task, by the network trained without "
+            "them and against the mean training scan. The contributions of voxels, of regions and "
+            "of directions by their angle to the local fibre were tested by exchanging labels "
+            f"among held-out people within fold and site ({PERMUTATIONS} times), with the largest "
+            "statistic correcting for their number [@maxt] and distances from chance divided "
+            "by the root of two, as above; only what is significant at 5 % is drawn, with Nilearn "
+            "[@nilearn]. Maps were compared with those of untrained networks [@sanity]."
         )

@@ -18,6 +18,7 @@ from bids_gevnet.report.group.charts import (
     draw_learning,
     draw_pr,
     draw_roc,
+    draw_scatter,
 )
 from bids_gevnet.report.group.cohort import (
     count_sites,
@@ -53,7 +54,12 @@ from bids_gevnet.report.group.results import (
     TaskResult,
     read_results,
 )
-from bids_gevnet.report.group.saliency import SaliencyView, read_saliency
+from bids_gevnet.report.group.saliency import (
+    Agreement,
+    SaliencyView,
+    compare_maps,
+    read_saliency,
+)
 from bids_gevnet.report.group.study_files import StudyFiles, read_study
 from bids_gevnet.report.methods_text import Methods, to_markdown
 from bids_gevnet.report.page import render_page
@@ -156,12 +162,17 @@ class TaskSection:
     roc: Markup | None
     pr: Markup | None
     calibration: Markup | None
+    scatter: Markup | None = None
 
 
 def _describe_task(task: TaskResult) -> TaskSection:
     evaluation = task.main.folds if task.main else None
     if evaluation is None:
         return TaskSection(task, None, None, None)
+    if task.is_regression:
+        name = f"{task.key}-scatter"
+        drawn = draw_scatter(evaluation, target=task.title, unit=task.unit, name=name)
+        return TaskSection(task, None, None, None, drawn)
     calibrated = evaluation.shows_calibration
     return TaskSection(
         task,
@@ -215,18 +226,33 @@ def _titles(study: StudyFiles) -> dict[str, str]:
     return {task.task: task.title for task in read_results(study.metrics)}
 
 
-def _saliency(
-    study: StudyFiles, template: tuple[Volume, Volume] | None
-) -> list[tuple[str, SaliencyView]]:
+@dataclass(frozen=True)
+class SaliencySection:
+    """What every task's predictions rest on, and how alike the maps are."""
+
+    views: list[SaliencyView]
+    agreements: list[Agreement]
+
+
+def _saliency(study: StudyFiles, template: tuple[Volume, Volume] | None) -> SaliencySection:
     if template is None:
-        return []
-    titles = _titles(study)
+        return SaliencySection([], [])
+    results = {task.task: task for task in read_results(study.metrics)}
     views = []
-    for folder in dict.fromkeys(model.folder.parent for model in study.models):
-        view = read_saliency(folder / "saliency.json", *template)
+    for number, folder in enumerate(dict.fromkeys(m.folder.parent for m in study.models), 1):
+        path = folder / "saliency.json"
+        facts = read_json(path)
+        task = results.get(str(facts.get("task")))
+        view = read_saliency(
+            path,
+            *template,
+            title=task.title if task else str(facts.get("task", "")),
+            p=None if task is None else task.chance_p(str(facts.get("network"))),
+            name=f"saliency-{number}",
+        )
         if view is not None:
-            views.append((titles.get(view.task, view.task), view))
-    return views
+            views.append((view, folder))
+    return SaliencySection([view for view, _ in views], compare_maps(views))
 
 
 def _learning(study: StudyFiles) -> list[tuple[str, Markup]]:

@@ -14,7 +14,18 @@ _SHOWN = ("motion", "snr", "dice")
 
 @dataclass(frozen=True)
 class Outcome:
-    """Held-out prediction of a scan in one task."""
+    """Held-out prediction of a scan in one task.
+
+    Attributes
+    ----------
+    probability : float
+        Of the true class; for a number, what was predicted.
+    predicted : str
+        Class, or by how much a predicted number is above the true one.
+    right : bool
+        Always, for a number.
+    fold : int
+    """
 
     probability: float
     predicted: str
@@ -107,12 +118,17 @@ def _main_predictions(
 
 def _outcomes(predictions: Predictions) -> dict[str, Outcome]:
     outcomes = {}
+    if predictions.is_regression:
+        columns = (predictions.scans, predictions.truth, predictions.predicted, predictions.folds)
+        for name, true, number, part in zip(*columns, strict=True):
+            outcomes[name] = Outcome(float(number), f"{number - true:+.3g}", True, int(part))
+        return outcomes
     for scan, truth, predicted, fold, chances in zip(
         predictions.scans,
         predictions.truth,
         predictions.predicted,
         predictions.folds,
-        predictions.probabilities,
+        predictions.outputs,
         strict=True,
     ):
         outcomes[scan] = Outcome(

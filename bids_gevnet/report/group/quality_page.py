@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
+from bids_gevnet.learn.cohort.number_checks import guess_kind
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.report.alerts import LEVELS
 from bids_gevnet.report.group.alerts import scan_alerts
 from bids_gevnet.report.group.cohort import count_sites, describe_classes, measure_scans
@@ -37,7 +39,10 @@ def build_quality_report(output_dir: Path, target: str) -> Path:
     page : Path
         ``output_dir / group_qc.html``; the same bytes for the same files.
     """
-    scans = tuple(read_scan_table(output_dir, read_table_text(output_dir / TABLE), target))
+    table = read_table_text(output_dir / TABLE)
+    entries = {str(number): row.get(target, "") for number, row in enumerate(table)}
+    numbers = guess_kind(entries) == REGRESSION
+    scans = tuple(read_scan_table(output_dir, table, target, numbers=numbers))
     study = StudyFiles(output_dir, target, scans, (), {}, ())
     measures = measure_scans(scans)
     alerts = sorted(scan_alerts(study, measures), key=lambda alert: LEVELS.index(alert.level))

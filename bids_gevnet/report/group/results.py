@@ -6,9 +6,10 @@ another type than expected counts as missing.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
 from bids_gevnet.learn.evaluate.permutation import p_text
 from bids_gevnet.settings import DEFAULT_NETWORK
@@ -23,10 +24,16 @@ MEASURES: Mapping[str, tuple[str, str]] = {
     "brier": ("Brier score", "mean squared error of the probabilities; 0 is best"),
     "log_loss": ("Log loss", "0 is best"),
     "ece": ("Calibration error", "expected; 0 is best"),
+    "correlation": ("Correlation", "of true and predicted number; 0 is guessing, 1 is best"),
+    "mae": ("Mean absolute error", "how far off predictions are on average"),
+    "rmse": ("Root mean square error", "the same, with large errors counting more"),
+    "r2": ("R²", "share of the differences that is predicted; below 0 the mean would be closer"),
+    "slope": ("Slope", "of predicted on true number; below 1, drawn towards the mean"),
 }
 """Measures in the order in which they are shown: name and meaning."""
 
 FOLDS, SITES_OUT = "folds", "leave-site-out"
+ADAPTED = "leave-site-out-adapted"
 
 ENOUGH_TO_CALIBRATE = 100
 """Participants from which a calibration curve shows more than noise."""
@@ -71,6 +78,11 @@ class Value:
             return f"{self.value:.2f}"
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
+    @property
+    def reach(self) -> float:
+        """How far it goes from 0, with its interval."""
+        return max((abs(x) for x in (self.value, self.low, self.high) if x is not None), default=0)
+
 
 def read_value(raw: Any) -> Value:
     """Read a figure, with or without interval."""
@@ -113,6 +125,7 @@ class Evaluation:
     calibration: JsonObject
     permutation: JsonObject
     constant: str = ""
+    scatter: JsonObject = field(default_factory=dict)
 
     @property
     def shows_calibration(self) -> bool:
@@ -174,7 +187,8 @@ class Evaluation:
         """What the permutation test says."""
         if not self.permutation:
             return ""
-        test = as_map(self.permutation.get("balanced_accuracy"))
+        tests = (self.permutation.get(name) for name in ("balanced_accuracy", "correlation"))
+        test = next((as_map(entry) for entry in tests if as_map(entry)), {})
         p, n = as_number(test.get("p")), self.permutation.get("n")
         if p is None:
             reason = self.permutation.get("reason")
@@ -216,6 +230,7 @@ def read_evaluation(raw: Any) -> Evaluation | None:
         calibration=as_map(scheme.get("calibration")),
         permutation=as_map(scheme.get("permutation")),
         constant=_text(scheme.get("constant")),
+        scatter=as_map(scheme.get("scatter")),
     )
 
 
@@ -251,11 +266,12 @@ class ModelResult:
     about: str
     folds: Evaluation | None
     sites_out: Evaluation | None
+    adapted: Evaluation | None = None
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One classification problem.
+    """One problem: classes, or a number.
 
     Attributes
     ----------
@@ -263,11 +279,17 @@ class TaskResult:
         Safe for identifiers in the page.
     headline : Headline
     comparisons : list of Bar
-        Balanced accuracy of the network minus that of each baseline.
+        How much better the network is than each baseline.
     network_pairs : list of (Bar, str)
-        Balanced accuracy of a network minus that of another, and the corrected p-value.
+        How much better a network is than another, and the corrected p-value.
+    is_regression : bool
+        Whether a number was predicted.
+    unit : str
+        Of the number, if it is known.
     not_left_out : list of (str, str)
         Sites that no model was trained without, and why.
+    adaptations : list of str
+        How left-out sites were harmonised from their unlabelled scans, with ``--adapt``.
     """
 
     key: str
@@ -282,6 +304,31 @@ class TaskResult:
     comparisons: list[Bar] = field(default_factory=list)
     network_pairs: list[tuple[Bar, str]] = field(default_factory=list)
     not_left_out: list[tuple[str, str]] = field(default_factory=list)
+    adaptations: list[str] = field(default_factory=list)
+    is_regression: bool = False
+    unit: str = ""
+
+    @property
+    def figure(self) -> str:
+        """The measure that is tested."""
+        return "correlation" if self.is_regression else "balanced_accuracy"
+
+    @property
+    def figure_name(self) -> str:
+        """The same in words."""
+        return self.figure.replace("_", " ")
+
+    @property
+    def reach(self) -> float:
+        """How far differences to simple models go from 0, at least a little."""
+        return max([bar.value.reach for bar in self.comparisons], default=0.0) or 1.0
+
+    @property
+    def error_reach(self) -> float:
+        """How far mean absolute errors of the main network go, over folds and sites."""
+        shown = [e for e in (self.main.folds, self.main.sites_out) if e] if self.main else []
+        parts = [part for e in shown for part in (*e.folds, *e.sites)]
+        return max((read_value(part.get("mae")).reach for part in parts), default=0.0) or 1.0
 
     @property
     def networks(self) -> list[ModelResult]:
@@ -293,6 +340,13 @@ class TaskResult:
         """The network that is shown in full: the paper's, or the first."""
         preferred = [m for m in self.networks if m.model == DEFAULT_NETWORK]
         return next(iter(preferred or self.networks), None)
+
+    def chance_p(self, network: str) -> float | None:
+        """Permutation test of a network on the folds; None where there is none."""
+        evaluation = next((m.folds for m in self.networks if m.model == network), None)
+        if evaluation is None:
+            return None
+        return as_number(as_map(evaluation.permutation.get("balanced_accuracy")).get("p"))
 
     def beside(self, measure: str) -> list[Bar]:
         """Give a bar for every model, networks first."""
@@ -310,8 +364,17 @@ def read_results(metrics: JsonObject) -> list[TaskResult]:
         for entry in map(as_map, as_list(metrics.get("baselines")))
     }
     reasons = [as_map(entry) for entry in as_list(metrics.get("leave_site_out"))]
+    adapted = [as_map(entry) for entry in as_list(metrics.get("adapted"))]
     return [
-        _read_task(number, as_map(raw), about, reasons)
+        replace(
+            _read_task(number, as_map(raw), about, reasons),
+            adaptations=[
+                text
+                for entry in adapted
+                if entry.get("task") == as_map(raw).get("task")
+                and (text := _text(entry.get("what")))
+            ],
+        )
         for number, raw in enumerate(as_list(metrics.get("tasks")), 1)
         if as_map(raw)
     ]
@@ -331,6 +394,7 @@ def _read_task(
                 about=about.get(str(entry.get("model")), ""),
                 folds=read_evaluation(schemes.get(FOLDS) or schemes.get(EXTERNAL)),
                 sites_out=read_evaluation(schemes.get(SITES_OUT)),
+                adapted=read_evaluation(schemes.get(ADAPTED)),
             )
         )
     result = TaskResult(
@@ -343,6 +407,8 @@ def _read_task(
         n_participants=_count(raw.get("n_participants")),
         models=models,
         headline=read_headline(raw.get("headline")),
+        is_regression=raw.get("kind") == REGRESSION,
+        unit=_text(raw.get("unit")),
         not_left_out=[
             (str(entry.get("site", "")), str(entry.get("reason") or "not run"))
             for entry in reasons
@@ -359,7 +425,7 @@ def _with_comparisons(result: TaskResult, raw: JsonObject) -> TaskResult:
         first, second = (str(entry.get(key)) for key in ("first", "second"))
         name = f"{titles.get(first, first)} minus {titles.get(second, second)}"
         p = as_number(entry.get("p_corrected"))
-        bar = Bar(name, read_value(entry.get("balanced_accuracy_difference")))
+        bar = Bar(name, _difference(entry))
         result.network_pairs.append((bar, "–" if p is None else p_text(p)))
     for entry in map(as_map, as_list(raw.get("comparisons"))):
         if entry.get("scheme") == FOLDS and main and entry.get("network") == main.model:
@@ -367,12 +433,17 @@ def _with_comparisons(result: TaskResult, raw: JsonObject) -> TaskResult:
             result.comparisons.append(
                 Bar(
                     titles.get(str(baseline), str(baseline)),
-                    read_value(entry.get("balanced_accuracy_difference")),
+                    _difference(entry),
                     "a confound" if entry.get("confound") else "",
                     kind="baseline",
                 )
             )
     return result
+
+
+def _difference(entry: JsonObject) -> Value:
+    names = ("balanced_accuracy_difference", "error_difference")
+    return read_value(next((entry[name] for name in names if name in entry), None))
 
 
 def _note(model: ModelResult) -> str:

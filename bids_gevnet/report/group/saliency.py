@@ -1,20 +1,30 @@
-"""Draw the mean saliency of held-out predictions on the brain and on the sphere."""
+"""Say what held-out predictions rest on, and draw it where it is distinguishable from chance."""
 
 import base64
+import dataclasses
 import io
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from markupsafe import Markup
 
 from bids_gevnet.bids.reading import read_json
+from bids_gevnet.facts.saliency import AngleSaliency, RegionSaliency, SaliencyFacts
+from bids_gevnet.learn.evaluate.permutation import p_text
+from bids_gevnet.learn.evaluate.saliency_evidence import LEVEL, mean_correlation
 from bids_gevnet.report.figures.brain import AXES, Sampler, Slice, bounding_box, window
-from bids_gevnet.report.figures.drawing import colour_table, to_bytes, to_png_uri
-from bids_gevnet.report.figures.sphere import Mark, Scene
+from bids_gevnet.report.figures.drawing import (
+    PALETTE,
+    SOFT,
+    colour_table,
+    figure,
+    to_bytes,
+    to_png_uri,
+    to_svg,
+)
 from bids_gevnet.report.scan_files import Volume, read_volume
-from bids_gevnet.sphere.resampling import expand, healpix_points
 
 _POSITIONS = (
     *((2, z) for z in (-28.0, -10.0, 8.0, 26.0, 44.0)),
@@ -23,6 +33,8 @@ _POSITIONS = (
 )
 _COLOURS = "inferno"
 _OPACITY = 0.9
+_REGIONS_SHOWN = 8
+MAP, P_MAP, GRADIENTS = "saliency.nii.gz", "saliency_p.nii.gz", "sensitivity.nii.gz"
 
 
 @dataclass(frozen=True)
@@ -31,45 +43,54 @@ class SaliencyView:
 
     Attributes
     ----------
-    task, network, method : str
-    scans, held_out : int
-        How many were averaged, and of how many.
-    agreement : float or None
-        Mean correlation between the maps of two folds.
+    title : str
+        Of the task.
+    facts : SaliencyFacts
+    verdict : str
+        What can be said, in a sentence or two.
     slices : list of Slice
+        Empty where no voxel is distinguishable from chance.
     low, high : float
-        Values at the ends of the colours.
+        z at the ends of the colours.
     bar : str
     glass : str
         Data URI: the highest values along each axis.
-    sphere : Scene or None
-    sphere_low, sphere_high : float
-    peak_mm : tuple of int
-        Where the map is highest.
+    angles : Markup or None
+        Chart by angle to the local fibre.
+    regions : list of RegionSaliency
+        With the largest z, first.
+    more_regions : list of RegionSaliency
     shells : list of (float, float)
         b-value and share in the squared gradients of each shell; empty where there is one.
     """
 
-    task: str
-    network: str
-    method: str
-    scans: int
-    held_out: int
-    agreement: float | None
-    slices: list[Slice]
-    low: float
-    high: float
-    bar: str
-    glass: str
-    sphere: Scene | None
-    sphere_low: float
-    sphere_high: float
-    peak_mm: tuple[int, ...]
-    shells: list[tuple[float, float]]
+    title: str
+    facts: SaliencyFacts
+    verdict: str
+    slices: list[Slice] = field(default_factory=list)
+    low: float = 0.0
+    high: float = 0.0
+    bar: str = ""
+    glass: str = ""
+    angles: Markup | None = None
+    regions: list[RegionSaliency] = field(default_factory=list)
+    more_regions: list[RegionSaliency] = field(default_factory=list)
+    shells: list[tuple[float, float]] = field(default_factory=list)
 
 
-def read_saliency(path: Path, template: Volume, template_mask: Volume) -> SaliencyView | None:
-    """Draw what `bids_gevnet.learn.evaluate.saliency_maps` wrote; nothing if it cannot be read.
+@dataclass(frozen=True)
+class Agreement:
+    """How much two maps are alike: correlations of tested contributions and of gradients."""
+
+    what: str
+    contributions: float | None
+    gradients: float | None
+
+
+def read_saliency(
+    path: Path, template: Volume, template_mask: Volume, *, title: str, p: float | None, name: str
+) -> SaliencyView | None:
+    """Describe what `bids_gevnet.learn.evaluate.saliency_maps` wrote; None if it is not there.
 
     Parameters
     ----------
@@ -77,59 +98,161 @@ def read_saliency(path: Path, template: Volume, template_mask: Volume) -> Salien
         A saliency.json.
     template, template_mask : Volume
         What the map is laid over.
+    title : str
+        Of the task.
+    p : float or None
+        Of the permutation test of the network's predictions on the folds.
+    name : str
+        Prefix of identifiers in the page.
     """
-    facts = read_json(path)
-    image = read_volume(path.with_name("saliency.nii.gz"))
-    scans = facts.get("scans")
-    if image is None or not isinstance(scans, list) or not scans or not (image.data > 0).any():
+    facts, _ = SaliencyFacts.from_json(read_json(path))
+    if not facts.scans:
         return None
-    inside = image.data[image.data > 0]
-    low, high = float(np.median(inside)), float(np.percentile(inside, 99.5))
-    directions = _directions(facts.get("directions"), facts.get("nside"))
-    agreement = facts.get("fold_agreement")
-    peak = np.array(np.unravel_index(int(image.data.argmax()), image.data.shape))
-    where = image.affine[:3, :3] @ peak + image.affine[:3, 3]
-    held_out = facts.get("held_out_scans")
-    return SaliencyView(
-        task=str(facts.get("task", "")),
-        network=str(facts.get("network", "")),
-        method=str(facts.get("method", "")),
-        scans=len(scans),
-        held_out=held_out if isinstance(held_out, int) else len(scans),
-        agreement=float(agreement) if isinstance(agreement, int | float) else None,
-        slices=overlay_slices(image, template, template_mask, low, high),
+    verdict = _verdict(facts, p)
+    if p is None or p >= LEVEL or facts.significant_voxels is None:
+        return SaliencyView(title, facts, verdict)
+    found = any((row.p or 1) < LEVEL for row in facts.regions)
+    angles = any((row.p or 1) < LEVEL for row in facts.angles)
+    shown = list(facts.regions) if found or facts.significant_voxels else []
+    view = SaliencyView(
+        title,
+        facts,
+        verdict,
+        angles=draw_angles(facts.angles, name=name) if angles else None,
+        regions=shown[:_REGIONS_SHOWN],
+        more_regions=shown[_REGIONS_SHOWN:],
+        shells=_shells(facts),
+    )
+    image, chances = (read_volume(path.with_name(n)) for n in (MAP, P_MAP))
+    if image is None or chances is None or image.data.shape != chances.data.shape:
+        return view
+    significant = Volume(np.where(chances.data < LEVEL, image.data, 0.0), image.affine)
+    if not (significant.data > 0).any():
+        return view
+    inside = significant.data[significant.data > 0]
+    low, high = float(facts.needed_z or inside.min()), float(inside.max())
+    return dataclasses.replace(
+        view,
+        slices=overlay_slices(significant, template, template_mask, low, high),
         low=low,
         high=high,
         bar=to_png_uri(np.arange(256, dtype=np.uint8)[None], colour_table(_COLOURS)),
-        glass=draw_glass(image, low, high),
-        sphere=None if directions is None else sphere_scene(directions),
-        sphere_low=0.0 if directions is None else float(directions.min()),
-        sphere_high=0.0 if directions is None else float(directions.max()),
-        peak_mm=tuple(round(float(value)) for value in where),
-        shells=_shells(facts.get("b_values"), facts.get("shell_shares")),
+        glass=draw_glass(significant, low, high),
     )
 
 
-def _directions(values: Any, nside: Any) -> npt.NDArray[np.float64] | None:
-    try:
-        directions = np.asarray(values, float)
-    except (TypeError, ValueError):
+def _verdict(facts: SaliencyFacts, p: float | None) -> str:
+    """Say what can be said about where a network looks."""
+    people = f"{facts.people} held-out people" if facts.people else "held-out people"
+    if p is None:
+        return (
+            "The network's predictions could not be tested against chance, so what they rest on "
+            "is not shown."
+        )
+    if p >= LEVEL:
+        return (
+            f"The network's predictions are not distinguishable from chance ({p_text(p)}). What "
+            "they rest on would be noise and anatomy, and is not shown."
+        )
+    if facts.significant_voxels is None:
+        return f"What the predictions rest on is not shown: {facts.reason or 'it was not tested'}."
+    if facts.significant_voxels:
+        share = 100 * facts.significant_voxels / max(facts.brain_voxels or 1, 1)
+        where = ", ".join(f"{mm:.0f}" for mm in facts.peak_mm)
+        tell = "go with the true number" if facts.of_number else "tell the true class from others"
+        return (
+            f"In {facts.significant_voxels} voxels ({share:.1f} % of the brain) contributions to "
+            f"the score of {people} {tell}, corrected over all "
+            f"voxels ({p_text(facts.p or 1)} at the highest, x, y, z = {where} mm)."
+        )
+    regions = [row.region for row in facts.regions if (row.p or 1) < LEVEL]
+    found = (
+        f" Summed over regions, they can in {'; '.join(regions)}."
+        if regions
+        else " Nor can those of any region. What the network uses is spread out or too weak to be "
+        "located with so many people."
+    )
+    return (
+        f"In no voxel can the contributions to the score of {people} be told from chance, "
+        f"corrected over all voxels (largest z {facts.largest_z or 0:.1f}, needed "
+        f"{facts.needed_z or 0:.1f}): no map is shown.{found}"
+    )
+
+
+def compare_maps(views: Sequence[tuple[SaliencyView, Path]]) -> list[Agreement]:
+    """Correlate maps of folds, of networks before and after training, and of tasks.
+
+    Parameters
+    ----------
+    views : sequence of (SaliencyView, Path)
+        With the folder each was read from.
+    """
+    rows = []
+    for view, _ in views:
+        facts = view.facts
+        rows += [
+            Agreement(
+                f"{view.title}: two folds", facts.fold_agreement, facts.sensitivity_fold_agreement
+            ),
+            Agreement(
+                f"{view.title}: trained and untrained network",
+                facts.untrained_agreement,
+                facts.sensitivity_untrained_agreement,
+            ),
+        ]
+    for number, (view, folder) in enumerate(views):
+        for other, place in views[number + 1 :]:
+            pairs = [_correlate(folder / name, place / name) for name in (MAP, GRADIENTS)]
+            rows.append(Agreement(f"{view.title} and {other.title}", *pairs))
+    return [row for row in rows if row.contributions is not None or row.gradients is not None]
+
+
+def _correlate(first: Path, second: Path) -> float | None:
+    images = [read_volume(path) for path in (first, second)]
+    if any(image is None for image in images):
         return None
-    fits = (
-        isinstance(nside, int)
-        and directions.shape == (6 * nside**2,)
-        and np.isfinite(directions).all()
-    )
-    return directions if fits else None
+    one, other = (image.data for image in images if image is not None)
+    if one.shape != other.shape:
+        return None
+    both = (one != 0) & (other != 0)
+    return mean_correlation([one[both], other[both]])
 
 
-def _shells(b_values: Any, shares: Any) -> list[tuple[float, float]]:
-    if not (isinstance(b_values, list) and isinstance(shares, list)) or len(b_values) < 2:
+def _shells(facts: SaliencyFacts) -> list[tuple[float, float]]:
+    if len(facts.b_values) < 2 or len(facts.b_values) != len(facts.shell_shares):
         return []
-    try:
-        return [(float(b), float(share)) for b, share in zip(b_values, shares, strict=True)]
-    except (TypeError, ValueError):
-        return []
+    return list(zip(facts.b_values, facts.shell_shares, strict=True))
+
+
+def draw_angles(angles: Sequence[AngleSaliency], *, name: str) -> Markup | None:
+    """Draw contributions by angle to the local fibre; bins that stand out are filled."""
+    rows = [row for row in angles if None not in (row.low, row.high, row.density)]
+    if not rows:
+        return None
+    with figure(4.6, 2.5) as (drawing, ax):
+        ax.axhline(1, ls=":", color=SOFT, lw=1)
+        ax.axhline(0, color=SOFT, lw=0.8)
+        for row in rows:
+            low, high = row.low or 0.0, row.high or 0.0
+            strong = (row.p if row.p is not None else 1) < LEVEL
+            ax.bar(
+                (low + high) / 2,
+                row.density or 0.0,
+                width=0.86 * (high - low),
+                color=PALETTE[0] if strong else "none",
+                edgecolor=PALETTE[0] if strong else SOFT,
+                lw=1,
+            )
+        ax.set_xticks([row.low or 0.0 for row in rows] + [90])
+        ax.set_xlabel("Angle between direction and local fibre (degrees)")
+        ax.set_ylabel("Contribution")
+        strongest = max(rows, key=lambda row: row.density or 0.0)
+        return to_svg(
+            drawing,
+            name,
+            "Contribution per direction by angle to the local fibre, 1 the mean over all; highest "
+            f"from {strongest.low:.0f} to {strongest.high:.0f} degrees.",
+        )
 
 
 def overlay_slices(
@@ -183,27 +306,3 @@ def draw_glass(image: Volume, low: float, high: float) -> str:
     stream = io.BytesIO()
     drawing.savefig(stream, format="png", dpi=110, facecolor="black", metadata={"Software": None})
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
-
-
-def sphere_scene(directions: npt.NDArray[np.float64]) -> Scene:
-    """Colour the sphere by direction, opposite ones alike.
-
-    Parameters
-    ----------
-    directions : (6 nside^2,) array
-    """
-    from scipy.spatial import ConvexHull
-
-    nside = round((len(directions) / 6) ** 0.5)
-    points, values = healpix_points(nside), expand(directions, nside)
-    low, high = float(values.min()), float(values.max())
-    colours = colour_table(_COLOURS)
-    marks = []
-    for face in ConvexHull(points).simplices:
-        share = (values[face].mean() - low) / max(high - low, 1e-12)
-        red, green, blue = colours[int(np.clip(255 * share, 0, 255))]
-        marks.append(Mark(tuple(int(i) for i in face), "face", f"#{red:02x}{green:02x}{blue:02x}"))
-    axes = 1.17 * np.eye(3)
-    count = len(points)
-    marks += [Mark((count + i,), "axis", text=letter) for i, letter in enumerate("RAS")]
-    return Scene(np.concatenate([points, axes]), marks)

@@ -21,7 +21,9 @@ from bids_gevnet.bids.derivatives import CONFOUNDS
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.harmonisation.gains import RishGains, load_gains
+from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.learn.evaluate.external_headline import EXTERNAL
+from bids_gevnet.learn.evaluate.scoring import CHANCE, NUMBER
 from bids_gevnet.report.alerts import Alert, collect_alerts
 from bids_gevnet.report.figures.motion import summarise_motion
 from bids_gevnet.report.scan_files import ScanFiles, find_scans, read_table
@@ -41,7 +43,11 @@ class CohortScan:
     ----------
     key : str
         Short and safe for identifiers in the page.
-    participant, scan, label, site : str
+    participant, scan, site : str
+    label : str
+        Class; where a number is predicted, the third of the cohort that the number is in.
+    value : float or None
+        The number, where one is predicted.
     session, sex : str
         Empty where unknown.
     age, motion : float or None
@@ -63,6 +69,7 @@ class CohortScan:
     files: ScanFiles | None = None
     alerts: list[Alert] = field(default_factory=list)
     report: str = ""
+    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,11 @@ class Predictions:
     task, network : str
     labels : tuple of str
     scans, participants, sites : tuple of str
-    truth, folds : (n,) array of int
-    probabilities : (n, n_classes) array
+    truth : (n,) array
+        Classes as int, or numbers.
+    folds : (n,) array of int
+    outputs : (n, n_labels) array
+        Probabilities, or numbers in one column.
     """
 
     task: str
@@ -84,14 +94,19 @@ class Predictions:
     scans: tuple[str, ...]
     participants: tuple[str, ...]
     sites: tuple[str, ...]
-    truth: npt.NDArray[np.intp]
+    truth: npt.NDArray[Any]
     folds: npt.NDArray[np.intp]
-    probabilities: npt.NDArray[np.float64]
+    outputs: npt.NDArray[np.float64]
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether a number was predicted."""
+        return len(self.labels) == 1
 
     @cached_property
-    def predicted(self) -> npt.NDArray[np.intp]:
-        """Most probable class of each scan: (n,) array."""
-        return np.asarray(self.probabilities.argmax(axis=1))
+    def predicted(self) -> npt.NDArray[Any]:
+        """Most probable class of each scan, or its number: (n,) array."""
+        return self.outputs[:, 0] if self.is_regression else self.outputs.argmax(axis=1)
 
 
 @dataclass(frozen=True)
@@ -154,8 +169,13 @@ class StudyFiles:
         return facts if isinstance(facts, Mapping) else {}
 
     @property
+    def is_regression(self) -> bool:
+        """Whether a number was predicted."""
+        return any(scan.value is not None for scan in self.scans)
+
+    @property
     def labels(self) -> tuple[str, ...]:
-        """The classes, sorted."""
+        """The classes, or the thirds of a number, sorted."""
         return tuple(sorted({scan.label for scan in self.scans}))
 
     @property
@@ -191,7 +211,7 @@ def read_study(output_dir: Path) -> StudyFiles:
     return StudyFiles(
         output_dir=output_dir,
         target=target,
-        scans=tuple(read_scan_table(output_dir, table, target)),
+        scans=tuple(read_scan_table(output_dir, table, target, numbers=_is_number(metrics))),
         predictions=tuple(_read_predictions(output_dir / "group_predictions.tsv")),
         metrics=metrics,
         models=tuple(_read_models(output_dir / "models")),
@@ -232,11 +252,54 @@ def _target(metrics: Mapping[str, Any], table: Sequence[Mapping[str, str]]) -> s
     return others[0] if others else "diagnosis"
 
 
+def _is_number(metrics: Mapping[str, Any]) -> bool:
+    tasks = metrics.get("tasks")
+    kinds = [t.get("kind") for t in tasks if isinstance(t, Mapping)] if tasks else []
+    return REGRESSION in kinds
+
+
+def name_thirds(values: Sequence[float | None]) -> list[str]:
+    """Name the third of a cohort that each number is in; names sort as their numbers do.
+
+    Examples
+    --------
+    >>> name_thirds([50, 60, 70])
+    ['lower third, 50 to 50', 'middle third, 60 to 60', 'upper third, 70 to 70']
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return ["no number"] * len(values)
+    edges = np.quantile(known, [1 / 3, 2 / 3])
+    places = [None if value is None else int((value > edges).sum()) for value in values]
+    spans = {}
+    for place in set(places) - {None}:
+        inside = [v for v, p in zip(values, places, strict=True) if p == place and v is not None]
+        spans[place] = f"{min(inside):g} to {max(inside):g}"
+    words = ("lower", "middle", "upper")
+    return ["no number" if p is None else f"{words[p]} third, {spans[p]}" for p in places]
+
+
 def read_scan_table(
-    output_dir: Path, table: Sequence[Mapping[str, str]], target: str
+    output_dir: Path,
+    table: Sequence[Mapping[str, str]],
+    target: str,
+    *,
+    numbers: bool = False,
 ) -> Iterator[CohortScan]:
-    """Find the files of the scans of a table, such as group_cohort.tsv."""
+    """Find the files of the scans of a table, such as group_cohort.tsv.
+
+    Parameters
+    ----------
+    output_dir : Path
+    table : sequence of mapping
+    target : str
+        Its column with the class or number.
+    numbers : bool
+        Whether that is a number: then scans are grouped by thirds of it.
+    """
     known: dict[str, dict[str, ScanFiles]] = {}
+    values = [_known(row.get(target)) if numbers else None for row in table]
+    labels = name_thirds(values) if numbers else [row.get(target, "") for row in table]
     for number, row in enumerate(table, 1):
         participant = row.get("participant_id", "")
         label = participant.removeprefix("sub-")
@@ -251,7 +314,8 @@ def read_scan_table(
             participant=participant,
             session=row.get("session_id", ""),
             scan=row.get("scan", ""),
-            label=row.get(target, ""),
+            label=labels[number - 1],
+            value=values[number - 1],
             site=row.get("site", ""),
             age=_known(row.get("age")),
             sex=row.get("sex", ""),
@@ -275,13 +339,20 @@ def _read_predictions(path: Path) -> Iterator[Predictions]:
         if row.get("kind") == "network" and row.get("scheme") in ("folds", EXTERNAL):
             groups.setdefault((row.get("task", ""), row.get("model", "")), []).append(row)
     for (task, network), members in groups.items():
-        columns = [name for name in members[0] if name.startswith("prob_")]
+        columns = [name for name in members[0] if name.startswith((CHANCE, NUMBER))]
         # Classes of other tasks have no probability here.
         used = [name for name in columns if all(_known(row[name]) is not None for row in members)]
-        labels = tuple(name.removeprefix("prob_") for name in used)
-        usable = [r for r in members if r.get("label") in labels and _known(r.get("fold"))]
-        if len(labels) < 2 or not usable:
+        number = len(used) == 1 and used[0].startswith(NUMBER)
+        labels = tuple(name.removeprefix(NUMBER if number else CHANCE) for name in used)
+        usable = [
+            row
+            for row in members
+            if _known(row.get("fold"))
+            and (_known(row.get("label")) is not None if number else row.get("label") in labels)
+        ]
+        if (len(labels) < 2 and not number) or not usable:
             continue
+        truth = [_float(r["label"]) if number else labels.index(r["label"]) for r in usable]
         yield Predictions(
             task=task,
             network=network,
@@ -289,9 +360,9 @@ def _read_predictions(path: Path) -> Iterator[Predictions]:
             scans=tuple(row.get("scan", "") for row in usable),
             participants=tuple(row.get("participant_id", "") for row in usable),
             sites=tuple(row.get("site", "") for row in usable),
-            truth=np.array([labels.index(row["label"]) for row in usable]),
+            truth=np.array(truth),
             folds=np.array([int(_float(row["fold"])) for row in usable]),
-            probabilities=np.array([[_float(row[name]) for name in used] for row in usable]),
+            outputs=np.array([[_float(row[name]) for name in used] for row in usable]),
         )
 
 

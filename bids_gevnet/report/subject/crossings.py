@@ -68,7 +68,10 @@ class Crossings:
 
 
 def show_crossings(scan: ScanFiles, space: TemplateSpace) -> Crossings | None:
-    """Draw glyphs on the coronal slice with most crossing fibres; nothing without samples."""
+    """Draw glyphs on the coronal slice with most crossing fibres; nothing without samples.
+
+    Where no fibres cross it is the slice with most white matter.
+    """
     nside, b_values = scan.facts.sphere.nside or DEFAULT_NSIDE, scan.facts.sphere.b_values
     if space.mask is None or space.series is None or space.box is None or not b_values:
         return None
@@ -85,8 +88,10 @@ def show_crossings(scan: ScanFiles, space: TemplateSpace) -> Crossings | None:
         return None
     try:
         two = _two_fibres(samples, looked_at, white, nside=nside, b_value=b_value)
-        plane = int(np.argmax(two.sum(axis=(0, 2))))
-        across, up = _densest_window(two[:, plane])
+        # Coarse voxels may show no crossing at all; then the most white matter is worth a look.
+        sought = two if two.any() else white & looked_at
+        plane = int(np.argmax(sought.sum(axis=(0, 2))))
+        across, up = _densest_window(sought[:, plane])
         shown = np.zeros(inside.shape, bool)
         shown[across, plane, up] = inside[across, plane, up]
         odf = orientation_functions(
@@ -153,10 +158,10 @@ def read_samples(
     return np.nan_to_num(samples)
 
 
-def _densest_window(two: npt.NDArray[np.bool_]) -> tuple[slice, slice]:
-    """Find the window of a plane (columns, rows) that holds most crossing voxels."""
-    columns, rows = (min(size, most) for size, most in zip(two.shape, WINDOW, strict=True))
-    sums = np.pad(two.astype(np.int64), ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
+def _densest_window(sought: npt.NDArray[np.bool_]) -> tuple[slice, slice]:
+    """Find the window of a plane (columns, rows) that holds most of what is sought."""
+    columns, rows = (min(size, most) for size, most in zip(sought.shape, WINDOW, strict=True))
+    sums = np.pad(sought.astype(np.int64), ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
     inside = (
         sums[columns:, rows:] - sums[:-columns, rows:] - sums[columns:, :-rows]
         + sums[:-columns, :-rows]

@@ -1,5 +1,6 @@
 """First sentences against studies whose truth is known: each must be true, and none too strong."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -148,11 +149,29 @@ def test_the_network_adds_only_if_it_beats_every_simple_model() -> None:
     cohort.know(NETWORK, 0.97)
     alone = headline(cohort)
     assert alone["network_adds"] == "adds"
-    assert "which does better than every simpler model" in alone["sentence"]
+    assert alone["sentence"].endswith("it does better than every simpler model.")
     cohort.know("voxels_fa", 0.93)
     beside = headline(cohort)
     assert beside["network_adds"] == "neither"
     assert beside["sentence"].endswith("simpler models are not clearly worse.")
+
+
+def test_the_sentence_has_its_interval_and_names_averages_that_see_nothing() -> None:
+    cohort = Cohort(40, seed=2)
+    cohort.know(NETWORK, 0.97)
+    cohort.know("voxels_fa", 0.93)
+    cohort.answers["voxels_md"] = cohort.rng.integers(0, 2, len(cohort.truth))
+    found = headline(cohort)
+    interval = re.search(
+        r"balanced accuracy [01]\.\d\d \(0\.\d\d to [01]\.\d\d\)", found["numbers"]
+    )
+    assert interval is not None
+    assert interval[0] in found["sentence"]
+    assert found["sentence"].endswith(
+        "; averages over directions (Voxelwise MD) do clearly worse, other simpler models do not."
+    )
+    cohort.know("voxels_md", 0.93)
+    assert "averages over directions" not in headline(cohort)["sentence"]
 
 
 def test_a_network_that_always_says_the_same_is_called_that() -> None:

@@ -1,8 +1,7 @@
-"""Mean saliency of held-out scans: known means, who is explained by whom, and bounded cost."""
+"""Saliency of held-out scans: who is explained by whom, the known region, and bounded cost."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -10,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bids_gevnet.facts.saliency import SaliencyFacts
+from bids_gevnet.learn.evaluate.saliency_evidence import mean_correlation
 from bids_gevnet.learn.evaluate.saliency_maps import (
-    MeanMap,
-    agreement,
+    REGION_COLUMNS,
     spread_scans,
     write_saliency_maps,
 )
-from bids_gevnet.learn.models.files import load_model
-from bids_gevnet.learn.train.batches import ScanReader
-from bids_gevnet.nn.attribution import saliency
+from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 places = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=40)
 
@@ -39,43 +37,25 @@ def test_scans_are_spread_over_folds_and_classes(candidates, cap):
                 assert n <= m + 1, (place, other)
 
 
-def test_every_scan_counts_alike_whatever_its_scale():
+def test_agreement_of_alike_and_of_unrelated_maps():
     rng = np.random.default_rng(0)
-    mask = np.ones((3, 4, 5), bool)
-    maps, directions = rng.uniform(1, 2, (4, 3, 4, 5)), rng.uniform(1, 2, (4, 6))
-    one, other = MeanMap((3, 4, 5), 6), MeanMap((3, 4, 5), 6)
-    for scale, voxels, d in zip((1.0, 1e3, 1e-6, 7.0), maps, directions, strict=True):
-        one.add(voxels, d, mask)
-        other.add(scale * voxels, scale * d, mask)
-    np.testing.assert_allclose(one.brain(), other.brain())
-    np.testing.assert_allclose(one.sphere(), other.sphere())
+    pattern = rng.normal(size=1000)
+    assert mean_correlation([pattern, 3 * pattern + 1]) == pytest.approx(1)
+    assert abs(mean_correlation([pattern, rng.normal(size=1000)])) < 0.2
+    assert mean_correlation([pattern]) is None
+    assert mean_correlation([pattern, np.zeros(1000)]) is None
 
 
-def test_means_are_over_scans_that_have_the_voxel():
-    total = MeanMap((2, 1, 1), 6)
-    flat, directions = np.ones((2, 1, 1)), np.ones(6)
-    both, first = np.array([True, True]).reshape(2, 1, 1), np.array([True, False]).reshape(2, 1, 1)
-    total.add(flat, directions, both)
-    total.add(flat, directions, first)
-    np.testing.assert_allclose(total.brain().ravel(), [1, 1])
-    total.add(flat, directions, first)
-    np.testing.assert_allclose(total.brain().ravel(), [1, 0])  # in a third of the scans only
-    np.testing.assert_allclose(total.sphere(), 1)
-
-
-def test_agreement_of_alike_and_of_unrelated_folds():
-    rng = np.random.default_rng(0)
-    mask = np.ones((8, 8, 8), bool)
-    pattern = rng.uniform(1, 2, mask.shape)
-
-    def part(voxels):
-        made = MeanMap(mask.shape, 6)
-        made.add(voxels, np.ones(6), mask)
-        return made
-
-    assert agreement([part(pattern), part(3 * pattern)]) == pytest.approx(1)
-    assert abs(agreement([part(pattern), part(rng.uniform(1, 2, mask.shape))])) < 0.2
-    assert agreement([part(pattern)]) is None
+@pytest.fixture(scope="module")
+def halves(trained, tmp_path_factory):
+    """An atlas of two halves: in the conftest's study, classes differ in the second alone."""
+    middle = trained.shape[0] // 2
+    labels = np.ones(trained.shape, np.int16)
+    labels[middle:] = 2
+    path = tmp_path_factory.mktemp("atlas") / "halves.nii.gz"
+    nib.save(nib.Nifti1Image(labels, np.array(trained.affine)), path)
+    path.with_name("halves.tsv").write_text("index\tname\n1\tsame\n2\tdiffers\n")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -84,31 +64,88 @@ def written(trained):
     return path
 
 
-def test_map_is_the_mean_over_held_out_scans_of_the_folds_own_network(written, trained):
-    network, _, gains = load_model(Path(trained.model_dir))
-    reader = ScanReader(trained.testing, gains)
-    expected, targets = [], []
-    for index in range(len(trained.testing)):
-        volume, mask = (tensor[0] for tensor in reader.single(index))
-        found = saliency(network, volume, mask)
-        voxels = np.where(mask, found.voxels, 0)
-        expected.append(voxels / np.sqrt(np.mean(voxels[mask.numpy()] ** 2)))
-        targets.append(trained.labels[found.target])
-    image = nib.load(written.with_name("saliency.nii.gz"))
-    np.testing.assert_allclose(image.get_fdata(), np.mean(expected, axis=0), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(image.affine, trained.affine)
-    content = json.loads(written.read_text())
-    assert [entry["scan"] for entry in content["scans"]] == [s.scan for s in trained.testing]
-    assert [entry["explained"] for entry in content["scans"]] == targets
-    assert len(content["directions"]) == 6 * trained.nside**2
+def read(path):
+    facts, unread = SaliencyFacts.from_json(json.loads(path.read_text()))
+    assert not unread
+    return facts
 
 
-def test_nobody_who_was_trained_on_is_explained(written, trained):
-    explained = {entry["scan"] for entry in json.loads(written.read_text())["scans"]}
-    assert not explained & {scan.scan for scan in trained.training}
+@pytest.fixture(scope="module")
+def studies(study_class, plan_jobs, train_here, halves, tmp_path_factory):
+    """Facts of a study whose classes differ in one half of the brain, and of one without."""
+    found = {}
+    for name, effect in (("effect", 0.8), ("none", 0.0)):
+        root = tmp_path_factory.mktemp(name)
+        study = study_class(root, per_class=12, classes=("AD", "PD"), effect=effect)
+        settings = LearningSettings(
+            folds=2,
+            epochs=6,
+            samples_per_class=16,
+            batch_size=4,
+            network="ckn2",
+            learning_rate=3e-3,
+            leave_site_out=False,
+        )
+        jobs = plan_jobs(study, settings, ExecutionSettings(nprocs=1)).jobs[:2]
+        for job in jobs:
+            train_here(job)
+        (path,) = write_saliency_maps(jobs, atlas=halves)
+        found[name] = path
+    return found
 
 
-def test_finished_maps_are_left_and_those_of_other_models_made_again(written, trained):
+def test_the_half_that_differs_comes_first_and_is_significant(studies):
+    facts = read(studies["effect"])
+    first, second = facts.regions
+    assert first.region == "differs"
+    assert first.p < 0.05 < second.p
+    assert first.share > 0.7
+    assert facts.significant_voxels == first.significant_voxels > 0
+    z = nib.load(studies["effect"].with_name("saliency.nii.gz")).get_fdata()
+    p = nib.load(studies["effect"].with_name("saliency_p.nii.gz")).get_fdata()
+    assert (p < 0.05).sum() == facts.significant_voxels
+    assert z.max() == pytest.approx(facts.largest_z, rel=1e-5)
+    assert facts.fold_agreement > facts.untrained_agreement
+
+
+def test_without_a_difference_nothing_is_significant(studies):
+    facts = read(studies["none"])
+    assert facts.significant_voxels == 0
+    assert all(region.p > 0.05 for region in facts.regions)
+    assert all(angle.p > 0.05 for angle in facts.angles)
+
+
+def test_gradients_alone_look_alike_in_a_network_that_was_not_trained(studies):
+    """Why maps of plain gradients mislead: they show the architecture and the anatomy."""
+    facts = read(studies["none"])
+    assert facts.sensitivity_untrained_agreement > 0.5
+    assert facts.sensitivity_fold_agreement > 0.5
+    assert abs(facts.untrained_agreement) < 0.5
+
+
+def test_regions_are_written_as_a_table_too(studies):
+    facts = read(studies["effect"])
+    head, *rows = studies["effect"].with_name("saliency_regions.tsv").read_text().splitlines()
+    assert tuple(head.split("\t")) == REGION_COLUMNS
+    assert [row.split("\t")[0] for row in rows] == [r.region for r in facts.regions]
+    assert float(rows[0].split("\t")[4]) == facts.regions[0].z
+
+
+def test_too_few_people_are_said_and_not_tested(written):
+    facts = read(written)
+    assert "too few" in facts.reason
+    assert facts.significant_voxels is None
+    assert facts.regions == ()
+
+
+def test_only_people_who_were_not_trained_on_are_explained(written, trained):
+    explained = {entry.scan: entry for entry in read(written).scans}
+    assert set(explained) == {scan.scan for scan in trained.testing}
+    for scan in trained.testing:
+        assert explained[scan.scan].label == trained.labels[scan.label]
+
+
+def test_finished_maps_are_left_and_those_of_other_models_made_again(written, trained, halves):
     before = written.stat().st_mtime_ns
     write_saliency_maps([trained])
     assert written.stat().st_mtime_ns == before
@@ -116,13 +153,16 @@ def test_finished_maps_are_left_and_those_of_other_models_made_again(written, tr
     written.write_text(json.dumps(content | {"models": {"1": "other"}}))
     write_saliency_maps([trained])
     assert json.loads(written.read_text()) == content
+    write_saliency_maps([trained], atlas=halves)
+    assert json.loads(written.read_text())["atlas"] == "halves.nii.gz"
+    write_saliency_maps([trained])
 
 
 def test_cost_is_bounded(written, trained):
     write_saliency_maps([trained], max_scans=1)
-    content = json.loads(written.read_text())
-    assert len(content["scans"]) == 1
-    assert content["held_out_scans"] == len(trained.testing)
+    facts = read(written)
+    assert len(facts.scans) == facts.people == 1
+    assert facts.held_out_scans == len(trained.testing)
     write_saliency_maps([trained])
 
 

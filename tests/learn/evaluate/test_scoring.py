@@ -68,7 +68,7 @@ def result(
         labels=labels,
         rows=rows_of(truth, sites if sites is not None else ["A"] * n, people, labels),
         folds=np.asarray(folds if folds is not None else np.ones(n), dtype=np.intp),
-        probabilities=table,
+        outputs=table,
     )
 
 

@@ -54,15 +54,20 @@ def losses(job: TrainJob) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "network", [pytest.param("ckn2+deepsphere", marks=pytest.mark.slow), "ckn2+gevnet"]
+    ("network", "number"),
+    [
+        pytest.param("ckn2+deepsphere", False, marks=pytest.mark.slow),
+        ("ckn2+gevnet", False),
+        ("ckn2", True),
+    ],
 )
 def test_two_processes_equal_one_on_the_joined_batch(
-    jobs: Any, tmp_path: Path, train_here: Any, network: str
+    jobs: Any, tmp_path: Path, train_here: Any, as_regression: Any, network: str, number: bool
 ) -> None:
     options = replace(jobs[0].options, network=network, epochs=2)
     alone, together = (
         replace(
-            jobs[0],
+            as_regression(jobs[0]) if number else jobs[0],
             options=options,
             model_dir=str(tmp_path / name / "model"),
             work_dir=str(tmp_path / name / "work"),

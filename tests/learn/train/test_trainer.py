@@ -20,7 +20,7 @@ from bids_gevnet.learn.train.batches import ScanReader
 from bids_gevnet.learn.train.distributed import Processes, StopRequest, TrainingInterrupted
 from bids_gevnet.learn.train.jobs import TrainJob, read_jobs, write_jobs
 from bids_gevnet.learn.train.loop import TrainingDiverged
-from bids_gevnet.learn.train.outputs import CURVE, is_trained, read_held_out
+from bids_gevnet.learn.train.outputs import curve_columns, is_trained, read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.trainer import Trainer, fit_harmonisation, train_job
 
@@ -97,7 +97,7 @@ def test_finished_job_is_left_alone(trained: TrainJob, train_here: Any) -> None:
 def test_curve_has_a_row_per_epoch(trained: TrainJob) -> None:
     with (Path(trained.model_dir) / "learning_curve.csv").open() as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == list(CURVE)
+    assert list(rows[0]) == list(curve_columns())
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     rates = [float(row["learning_rate"]) for row in rows]
     # Exponential: equal ratios, and a tenth of the start after the last epoch.

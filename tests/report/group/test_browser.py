@@ -177,27 +177,17 @@ def test_marking_a_participant_by_keyboard(browser, report):
     assert browser.evaluate(marked) == []
 
 
-def test_the_saliency_sphere_turns(browser, report):
-    browser.open(report)
-    first = "document.querySelector('#saliency [data-scene] .marks').innerHTML"
-    before = browser.evaluate(f"{first}.length && {first}")
-    browser.evaluate("document.querySelector('#saliency [data-scene]').focus()")
-    browser.press("ArrowRight")
-    browser.evaluate("new Promise(done => requestAnimationFrame(() => done(1)))")
-    assert browser.evaluate(first) != before
-
-
 def test_everything_that_can_be_used_can_be_reached_by_tab(browser, report):
     browser.open(report)
     reached = set()
-    wanted = {"skip", "theme", "text", "label", "site", "wrong", "sort", "pin", "strip", "scene"}
+    wanted = {"skip", "theme", "text", "label", "site", "wrong", "sort", "pin", "strip"}
     for _ in range(250):
         browser.press("Tab")
         reached.add(
             browser.evaluate(
                 "(() => { const n = document.activeElement, d = n.dataset;"
                 "return d.filter ?? ('sort' in d ? 'sort' : 'strip' in d ? 'strip' :"
-                "'scene' in d ? 'scene' : n.name || n.className || n.tagName); })()"
+                "n.name || n.className || n.tagName); })()"
             )
         )
         if wanted <= reached:

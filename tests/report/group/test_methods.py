@@ -46,10 +46,22 @@ def test_what_did_not_run_is_not_described(facts):
     assert "Sites were not harmonised." in text
     assert "[@rishglm]" not in text
     assert "without a site" not in text
-    assert "[@saliency]" not in text
+    assert "[@integrated]" not in text
+    assert "[@sanity]" not in text
+    assert "adapted to" not in text
     assert "[@permutation" not in text
     assert "[@deepsphere]" not in text
     assert text_of(GroupFacts()) == ""
+
+
+def test_adaptation_is_described_with_its_danger(facts):
+    external = {"harmonised": True, "adapted": [{"site": "C", "people": 9}]}
+    validated = replace(facts, external=external | {"harmonised_sites": ["C"]})
+    for text in (text_of(replace(facts, adapted=True)), text_of(validated)):
+        assert "estimated from its unlabelled scans" in text
+        assert "removes a part of the difference between diagnoses" in text
+    assert "9 people" in text_of(validated)
+    assert "taken as they are" not in text_of(validated)
 
 
 def test_only_the_intervals_that_were_used_are_cited(facts):

@@ -80,7 +80,7 @@ def test_lines_are_vectors_and_images_are_png(page):
     assert len(pictures) > 20
     assert all(href.startswith("data:image/png;base64,") for href in pictures)
     charts = [found for found in page.named("svg") if found.get("class") == "chart"]
-    assert len(charts) == 5  # ROC, PR, energies, learning curves of two networks
+    assert len(charts) == 6  # ROC, PR, energies, angles, learning curves of two networks
     assert not re.search(r"#010203|#040506|#070809", page.source)
 
 

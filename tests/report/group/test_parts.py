@@ -34,7 +34,6 @@ from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.mosaic import draw_mosaic, read_transform
 from bids_gevnet.report.group.quality_strips import draw_strips, nice_ticks
 from bids_gevnet.report.group.results import Evaluation, Headline, read_headline, read_results
-from bids_gevnet.report.group.saliency import sphere_scene
 from bids_gevnet.report.group.study_files import CohortScan, FoldModel, read_study
 from bids_gevnet.report.scan_files import Volume, find_scans, read_volume
 
@@ -271,20 +270,6 @@ def test_a_site_from_the_table_is_never_a_path(study, tmp_path):
     table.write_text(table.read_text().replace("sub-001\tn/a\tsub-001", "sub-../../x\tn/a\tx"))
     first = read_study(out).scans[0]
     assert (first.files, first.report) == (None, "")
-
-
-def test_sphere_is_coloured_alike_on_both_sides():
-    directions = np.linspace(0, 1, 96)
-    scene = sphere_scene(directions)
-    faces = [mark for mark in scene.marks if len(mark.points) == 3]
-    colours = {}
-    for face in faces:
-        middle = scene.points[list(face.points)].mean(axis=0)
-        colours[tuple(np.round(middle, 4) + 0.0)] = face.colour
-    opposite = [(m, tuple(-np.array(m) + 0.0)) for m in colours]
-    both = [(a, b) for a, b in opposite if b in colours]
-    assert len(both) > 0.9 * len(colours)
-    assert all(colours[a] == colours[b] for a, b in both)
 
 
 def test_a_headline_of_any_other_kind_is_none():

@@ -1,5 +1,6 @@
 """`group --qc-only`: a page to rate scans on, without labels, training or results."""
 
+import json
 import re
 import urllib.parse
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_nothing_but_derivatives_is_needed(dataset: Path, capsys: Any) -> None:
     assert table["mean_framewise_displacement"].max() == pytest.approx(5.0)
     assert not (dataset / "out/group_report.html").exists()
     assert not (dataset / "out/group_metrics.json").exists()
+
+
+def test_a_scan_of_part_of_the_brain_is_a_reason_to_exclude(dataset: Path) -> None:
+    (path,) = dataset.glob("out/sub-002/dwi/*desc-report_facts.json")
+    facts = json.loads(path.read_text())
+    facts["registration"]["coverage"] = 0.61
+    write_json(path, facts)
+    assert run(dataset) == 0
+    found = Page(dataset / "out/group_qc.html")
+    assert re.search(r"Field of view: [^.]* sub-002 \(61%\)\.[^.]* to exclude", found.text)
+    assert len(re.findall(r"\(61%\)", found.text)) == 1
 
 
 def test_labels_and_sites_are_shown_where_there_are_some(dataset: Path) -> None:

@@ -90,6 +90,22 @@ def test_fallbacks_are_told_on_top_and_in_place(page):
     )
 
 
+@pytest.mark.parametrize(
+    ("outcome", "shown"),
+    [("fits", "fits"), ("wrong", "looks wrong"), ("undecided", "not decided")],
+)
+def test_only_a_table_that_fits_is_good(derivatives, outcome, shown):
+    edit_facts(
+        derivatives,
+        acquisition=[],
+        correction=[{"method": "eddy", "susceptibility": "corrected"}],
+        quality={"gradient_checks": [{"outcome": outcome, "text": "so it is"}]},
+    )
+    page = Page(build_subject_report(derivatives, "01"))
+    assert f"Gradient table {shown}" in page.text
+    assert ("✓ Good" in page.text) == (outcome == "fits")
+
+
 def test_same_files_same_bytes(derivatives):
     first = build_subject_report(derivatives, "01").read_bytes()
     assert build_subject_report(derivatives, "01").read_bytes() == first
