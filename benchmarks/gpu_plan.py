@@ -57,6 +57,11 @@ PASSES = 3 * 5 * 15 * 800
 """Scan passes of one network in Table 3: 3 tasks, 5 folds, 15 epochs, 400 samples a class."""
 
 
+def rate(itemsize: int) -> float:
+    """Operations a second on numbers of some bytes."""
+    return RATES.get(itemsize, RATES[4])
+
+
 @dataclass(frozen=True)
 class Step:
     """What one training step asks for.
@@ -77,14 +82,14 @@ class Step:
     @property
     def seconds(self) -> float:
         """Least time of a scan on an A100."""
-        least = self.counts.seconds(bandwidth=BANDWIDTH, flops=RATES.__getitem__, launch=LAUNCH)
+        least = self.counts.seconds(bandwidth=BANDWIDTH, flops=rate, launch=LAUNCH)
         return least / self.scans
 
     @property
     def arithmetic(self) -> float:
         """Least time of a scan if memory and launches cost nothing."""
         counted = self.counts.launches
-        return sum(one.flops / RATES[one.itemsize] for one in counted) / self.scans
+        return sum(one.flops / rate(one.itemsize) for one in counted) / self.scans
 
 
 def count_step(name: str, n_scans: int, pieces: Pieces | None = None) -> Step:

@@ -270,7 +270,11 @@ class FakeGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         rule = flop_registry.get(func.overloadpacket)
         flops = int(rule(*args, **kwargs, out_val=result)) if rule else 0
-        moved = sum(_bytes(tensor) for tensor in [*given, *made])
+        # Memory that is handed over for the result is written and not read.
+        outs = {argument.name for argument in func._schema.arguments if argument.is_out}  # noqa: SLF001
+        handed = tree_leaves([value for key, value in kwargs.items() if key in outs])
+        read = [tensor for tensor in given if not any(tensor is other for other in handed)]
+        moved = sum(_bytes(tensor) for tensor in [*read, *made])
         itemsize = made[0].element_size() if made else 4
         self.counts.launches.append(Launch(name, moved, flops, itemsize))
 

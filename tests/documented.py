@@ -14,6 +14,9 @@ DOCS = Path(__file__).parents[1] / "docs"
 NAMES_OF_THE_STUDY = {"files", "models", "ours", "paper"}
 """Keys whose objects have files, folds or tasks for keys."""
 
+OF_THE_STUDY = ("fold_", "prob_", "value_")
+"""Beginnings of columns that end with a task, a label or a column of participants.tsv."""
+
 
 def load_extension(name: str) -> ModuleType:
     """Load a module of the documentation, such as the one that writes the reference pages."""
@@ -53,7 +56,7 @@ def undocumented(output: Path, raw: Path) -> list[str]:
         if "work" in path.relative_to(output).parts:
             continue
         for word in words_of(path):
-            if re.sub(r"^(fold|prob)_.*", r"\1_", word) not in known | {"fold_", "prob_"}:
+            if word not in known and not word.startswith(OF_THE_STUDY):
                 found.setdefault(word, f"{word} in {path.name}")
     return list(found.values())
 

@@ -190,7 +190,8 @@ class RishGains:
             facts["training"], kept = self.training.to_arrays()
             arrays |= kept
         text = json.dumps(facts, sort_keys=True).encode()
-        np.savez_compressed(target, facts=np.frombuffer(text, np.uint8), **arrays)
+        everything: dict[str, Any] = {"facts": np.frombuffer(text, np.uint8)} | arrays
+        np.savez_compressed(target, **everything)
 
 
 def load_gains(path: Path) -> RishGains:

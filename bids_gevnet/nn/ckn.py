@@ -163,7 +163,7 @@ class CKNLayer(nn.Module):
         """Matrix of an axis of n voxels where `like` is, made and copied there once."""
         key = (n, like.dtype, like.device)
         if key not in self._matrices:
-            with torch.inference_mode(mode=False):  # may serve a backward pass later
+            with torch.inference_mode(False):  # may serve a backward pass later
                 self._matrices[key] = pooling_matrix(n, self.stride).to(like)
         return self._matrices[key]
 

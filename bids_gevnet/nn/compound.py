@@ -329,7 +329,7 @@ class CompoundNetwork(ScanNetwork):
     def features_by_voxel(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
         """Features of each scan's coarse brain voxels: batch times (V_b, n_features)."""
         self._check(scans, masks)
-        return self._voxels_at(scans, self.brain_indices(scans, masks))
+        return self._at_voxels(scans, self.brain_indices(scans, masks))
 
     def brain_indices(self, scans: Tensor, masks: Tensor) -> list[Tensor]:
         """Where the brain of each scan is in its feature maps, on the device of the scans.
@@ -353,9 +353,9 @@ class CompoundNetwork(ScanNetwork):
         index : list of (V_b,) int64 tensors
             Of `brain_indices`.
         """
-        return torch.stack([v.mean(0) for v in self._voxels_at(scans, index)])
+        return torch.stack([v.mean(0) for v in self._at_voxels(scans, index)])
 
-    def _voxels_at(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
+    def _at_voxels(self, scans: Tensor, index: list[Tensor]) -> list[Tensor]:
         # (batch, directions, shells, X, Y, Z), then batch times (directions, channels, V_b)
         per_scan = self._volumes(self.shells_as_channels(scans), index)
         return self.to_features(per_scan, self.pieces)

@@ -1,4 +1,4 @@
-"""Three-dimensional convolution a few rows at a time.
+"""Three-dimensional convolution a few rows at a time, for what the compiled kernels do not take.
 
 On a CPU the library writes out the patch of every voxel before it multiplies, 27 numbers a voxel
 and channel: 61 MB for one volume of the paper's size and 4 times that for 4 channels. A few rows

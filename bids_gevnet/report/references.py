@@ -197,11 +197,6 @@ REFERENCES = {
         "minimization. International Conference on Learning Representations.",
         "https://arxiv.org/abs/1710.09412",
     ),
-    "renorm": Reference(
-        "Ioffe S (2017). Batch renormalization: towards reducing minibatch dependence in "
-        "batch-normalized models. Advances in Neural Information Processing Systems 30.",
-        "https://arxiv.org/abs/1702.03275",
-    ),
     "cmixup": Reference(
         "Yao H, Wang Y, Zhang L, Zou J, Finn C (2022). C-Mixup: improving generalization in "
         "regression. Advances in Neural Information Processing Systems 35.",
@@ -211,6 +206,11 @@ REFERENCES = {
         'Fisher RA (1921). On the "probable error" of a coefficient of correlation deduced from '
         "a small sample. Metron 1:3-32.",
         "https://hdl.handle.net/2440/15169",
+    ),
+    "renorm": Reference(
+        "Ioffe S (2017). Batch renormalization: towards reducing minibatch dependence in "
+        "batch-normalized models. Advances in Neural Information Processing Systems 30.",
+        "https://arxiv.org/abs/1702.03275",
     ),
     "adam": Reference(
         "Kingma DP, Ba J (2015). Adam: a method for stochastic optimization. International "

@@ -19,7 +19,7 @@ randomness = torch.manual_seed(0)
 # ------
 # Any closed triangle mesh does: here a sphere that was stretched into an egg. Each vertex gets a
 # frame, and vectors are carried from one to another by parallel transport.
-ball = sphere.icosphere(3)
+ball = sphere.icosphere(2)
 egg = ball.points * [1.0, 1.0, 1.4]
 mesh = sphere.TriangleMesh.build(egg, ball.triangles)
 print(mesh.n_points, "vertices")
@@ -54,21 +54,23 @@ def spots(n: int, length: float) -> torch.Tensor:
     centres = vertices[torch.randint(len(vertices), (n,))]
     axes, _ = torch.linalg.qr(torch.randn(n, 3, 3))
     x, y, z = ((vertices - centres[:, None]) @ axes).moveaxis(-1, 0)
-    return torch.exp(-4 * (x**2 * length + y**2 / length + z**2))[:, None]
+    return torch.exp(-2 * (x**2 * length + y**2 / length + z**2))[:, None]
 
 
-signal = torch.cat([spots(60, 1.0), spots(60, 4.0)])
-labels = torch.arange(120) // 60
-shuffled = torch.randperm(120)
+signal = torch.cat([spots(150, 1.0), spots(150, 4.0)])
+labels = torch.arange(300) // 150
+shuffled = torch.randperm(300)
 signal, labels = signal[shuffled], labels[shuffled]
 
 network = nn.GEVNet(mesh, "1-4-4", samples=7, classes=2)
-optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
-for _ in range(60):
+optimiser = torch.optim.Adam(network.parameters(), lr=0.02)
+schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, 100)
+for _ in range(100):
     optimiser.zero_grad()
-    torch.nn.functional.cross_entropy(network(signal[:80]), labels[:80]).backward()
+    torch.nn.functional.cross_entropy(network(signal[:200]), labels[:200]).backward()
     optimiser.step()
-right = network.eval()(signal[80:]).argmax(1) == labels[80:]
+    schedule.step()
+right = network.eval()(signal[200:]).argmax(1) == labels[200:]
 print(f"{right.float().mean():.2f} right, on spots it has not seen")
 
 # %%

@@ -30,6 +30,8 @@ def content():
         "tasks": [
             {
                 "title": "AD v. PD",
+                "kind": "classification",
+                "figure": "balanced_accuracy",
                 "n_participants": 12,
                 "chance": 0.5,
                 "models": models,
@@ -89,4 +91,22 @@ def test_narrow_and_harmless_whatever_the_labels_are(say, content):
     text, lines = say(content)
     assert "\x1b" not in text
     assert "\x07" not in text
+    assert max(map(len, lines)) <= 79
+
+
+def test_a_number_has_its_error_in_its_unit(say, content):
+    (task,) = content["tasks"]
+    task |= {"title": "age", "kind": "regression", "figure": "correlation", "unit": "year"}
+    task["chance"] = 0.0
+    figures = {"correlation": value(0.6), "mae": value(4.25, 3.5, 5.0), "guessing_mae": 6.1}
+    for model in task["models"]:
+        test = {"correlation": {"p": 0.0005}}
+        model["schemes"] = {"folds": {"pooled": figures, "permutation": test}}
+    text, lines = say(content)
+    assert "correlation          mean absolute error (year)" in text
+    network = next(line for line in lines if "CKN2" in line)
+    assert "0.60 [0.40, 0.90]    4.25 [3.50, 5.00]    p < 0.001" in network
+    assert " ".join(next(line for line in lines if "guessing" in line).split()) == (
+        "guessing 0.00 6.10"
+    )
     assert max(map(len, lines)) <= 79

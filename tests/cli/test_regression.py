@@ -16,7 +16,7 @@ from bids_gevnet.learn.models.files import read_card
 from bids_gevnet.learn.train.jobs import read_jobs
 
 AGE = ("--target", "age", "--nprocs", "1", "--devices", "cpu:1")
-SMALL = ("--network", "ckn2", "--folds", "3", "--epochs", "4", "--samples-per-class", "9")
+SMALL = ("--network", "ckn2", "--folds", "3", "--epochs", "2", "--samples-per-class", "6")
 FAST = (*AGE, *SMALL, "--learning-rate", "1e-2")
 
 

@@ -269,12 +269,13 @@ def test_a_b0_beside_the_samples_changes_no_prediction(root):
 
 
 def give_reference(root: Path) -> None:
-    """Let the model know what its training scans look like, at sites of other names."""
+    """Let the model have been trained at other sites, on scans with more energy."""
     cohort = read_cohort(root / "derivatives", root / "raw", folds=1)
     maps = [
         store_scan(
             root / "store", row.image, row.mask, nside=NSIDE, voxel_mm=cohort.voxel_mm
         ).log_rish
+        + np.float32(0.5)
         for row in cohort.rows
     ]
     gains = fit_rish_glm(

@@ -98,6 +98,10 @@ def ages(study):
     return out
 
 
+def test_the_reference_pages_explain_what_a_regression_writes(study, ages):
+    assert undocumented(ages, study / "cohort") == []
+
+
 def test_a_number_has_a_table_a_report_and_a_card(ages):
     table = pd.read_csv(ages / "group_predictions.tsv", sep="\t")
     assert table["value_age"].notna().all()

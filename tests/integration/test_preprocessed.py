@@ -27,7 +27,7 @@ COHORT = {
     "seed": 5,
 }
 TRAINING = (
-    *("--folds", "3", "--epochs", "4", "--samples-per-class", "64", "--learning-rate", "3e-3"),
+    *("--folds", "3", "--epochs", "2", "--samples-per-class", "64", "--learning-rate", "3e-3"),
     *("--devices", "cpu:1"),
 )
 SMALL = ("--folds", "2", "--epochs", "1", "--samples-per-class", "2", "--devices", "cpu:1")

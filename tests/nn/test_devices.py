@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bids_gevnet.fake_gpu import FakeGpu, MixedDevicesError, fake_gpu
+from bids_gevnet.fake_gpu import Counts, FakeGpu, MixedDevicesError, fake_gpu
 from bids_gevnet.nn import ckn as ckn_module
 from bids_gevnet.nn.attribution import saliency
 from bids_gevnet.nn.ckn import CKN, CKNLayer, keep_on_sphere
@@ -237,7 +237,9 @@ def test_arithmetic_and_bytes_of_a_product_are_counted() -> None:
         [launch] = gpu.counts.launches
         assert launch.flops == 2 * 7 * 5 * 3
         assert launch.moved == 4 * (7 * 5 + 5 * 3 + 7 * 3)
-        least = gpu.counts.seconds(bandwidth=1e3, flops=lambda _: 1e3, launch=0.0)
+        torch.mm(a, b, out=a.new_empty(7, 3))
+        assert gpu.counts.launches[1] == launch
+        least = Counts(launches=[launch]).seconds(bandwidth=1e3, flops=lambda _: 1e3, launch=0.0)
         assert least == pytest.approx(max(launch.moved, launch.flops) / 1e3)
 
 

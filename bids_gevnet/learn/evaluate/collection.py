@@ -130,17 +130,23 @@ def collect_predictions(
             for task, splits in study.plan.sites.items()
             for split in splits
         ],
-        "adapted": [
-            {"task": job.task, "site": job.held_out_site, "what": read_adaptation(folder)}
-            for job in study.jobs
-            if job.tests_adapted and (folder := Path(job.model_dir))
-        ],
         "warnings": [
             *study.cohort.warnings,
             *study.plan.warnings,
             *merge_facts(facts, len(study.plan.tasks)),
         ],
     }
+    adapted = [
+        {
+            "task": job.task,
+            "site": job.held_out_site,
+            "what": read_adaptation(Path(job.model_dir)),
+        }
+        for job in study.jobs
+        if job.tests_adapted
+    ]
+    if adapted:
+        about["adapted"] = adapted
     return Collected(results=tuple(results), models=tuple(models), about=about)
 
 

@@ -167,7 +167,9 @@ def _variance(values: Floats, weights: Floats) -> Floats:
     total = weights.sum(axis=1)
     centred = values - values.mean()
     squares: Floats = weights @ np.square(centred) / total
-    return squares - np.square(weights @ centred / total)
+    means: Floats = weights @ centred / total
+    variance: Floats = squares - np.square(means)
+    return variance
 
 
 def correlations(numbers: Floats, predicted: Floats) -> Floats:
@@ -190,8 +192,9 @@ def _standard(values: Floats) -> Floats:
     centred = values - values.mean(axis=1, keepdims=True)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
     scale = np.abs(values).max(axis=1, keepdims=True)
-    unit: Floats = np.where(length > 1e-12 * np.maximum(scale, 1e-300), 1.0, 0.0)
-    return unit * centred / np.maximum(length, 1e-300)
+    differ = length > 1e-12 * np.maximum(scale, 1e-300)
+    standard: Floats = np.where(differ, centred / np.maximum(length, 1e-300), 0.0)
+    return standard
 
 
 def constant_number(held_out: HeldOutNumbers) -> str | None:

@@ -65,7 +65,7 @@ class Regions:
         place = self.labels.ravel()
         length = len(self.names) + 1
         sums = [np.bincount(place, weights=each, minlength=length)[1:] for each in flat]
-        return np.array(sums).reshape(*maps.shape[:-3], len(self.names))
+        return np.array(sums, np.float64).reshape(*maps.shape[:-3], len(self.names))
 
 
 def template_regions(shape: Sequence[int], affine: Floats) -> Regions:

@@ -98,7 +98,8 @@ class Evidence:
 
     def fold_maps(self, inside: NDArray[np.bool_], seed: int) -> list[Floats]:
         """Map z of every fold alone that has people to exchange."""
-        values, maps = self.features(inside), []
+        values = self.features(inside)
+        maps: list[Floats] = []
         for fold in sorted(self.sensitivity):
             own = [i for i, (number, _) in enumerate(self.strata) if number == fold]
             test = judge_contributions(

@@ -307,7 +307,7 @@ class _Explainer:
 
 def region_table(regions: Sequence[RegionSaliency]) -> str:
     """Write the regions as TSV, in their order."""
-    lines = [REGION_COLUMNS]
+    lines: list[tuple[str, ...]] = [REGION_COLUMNS]
     for region in regions:
         cells = (getattr(region, column) for column in REGION_COLUMNS)
         lines.append(tuple(tsv_cell(cell) for cell in cells))

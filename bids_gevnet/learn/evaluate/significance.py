@@ -238,6 +238,6 @@ def _exchange(truth: Truth, groups: Ints, count: int, rng: np.random.Generator) 
 def _weights(labels: Truth, classes: int) -> NDArray[np.float32]:
     """(..., n_people) labels to (..., n_people * n_classes) indicators; numbers stay."""
     if classes == 1:
-        return labels.astype(np.float32)
+        return np.asarray(labels, np.float32)
     hot = (labels[..., None] == np.arange(classes)).astype(np.float32)
-    return hot.reshape(*labels.shape[:-1], -1)
+    return np.asarray(hot.reshape(*labels.shape[:-1], -1))

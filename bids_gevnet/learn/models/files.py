@@ -156,7 +156,7 @@ class ModelCard:
     typical_error: float | None = None
 
     def __post_init__(self) -> None:
-        outputs = {CLASSIFICATION: range(2, 1001), REGRESSION: range(1, 2)}
+        outputs: dict[str, range] = {CLASSIFICATION: range(2, 1001), REGRESSION: range(1, 2)}
         sensible = (
             len(self.labels) in outputs.get(self.kind, ())
             and self.target_sd > 0

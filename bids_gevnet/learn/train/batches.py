@@ -109,7 +109,7 @@ class ScanReader:
 class BatchReader(Protocol[T_co]):
     """Whatever makes a batch of a plan."""
 
-    def batch(self, samples: Sequence[Any], /) -> T_co:
+    def batch(self, plan: Sequence[Any], /) -> T_co:
         """Make a batch."""
         ...
 

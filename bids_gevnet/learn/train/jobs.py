@@ -162,7 +162,8 @@ def kept_apart(
     }
     if all(scan.value is None for scan in scans):
         return [labels[scan.label] for scan in scans], covariates
-    return None, {labels[0]: [scan.value for scan in scans]} | covariates
+    numbers: list[float | str | None] = [scan.value for scan in scans]
+    return None, {labels[0]: numbers} | covariates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -244,8 +244,8 @@ class RandomScans:
         if window is not None:
             inside = np.zeros_like(self.brain)
             inside[window] = self.brain[window]
-        random = np.random.default_rng(0)
-        return random.random((int(inside.sum()), self.points), np.float32), inside
+        draws = np.random.default_rng(0)
+        return draws.random((int(inside.sum()), self.points), np.float32), inside
 
     def batch(self, _mixtures: object) -> tuple[Tensor, Tensor, Tensor]:
         """One scan, its mask and its class."""

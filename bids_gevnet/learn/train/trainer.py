@@ -120,9 +120,8 @@ def score_held_out(job: TrainJob, processes: Processes) -> Path:
         return Path(job.model_dir) / HELD_OUT
     network, _, gains = load_model(Path(job.model_dir))
     share = -(-job.options.batch_size // processes.size)
-    training = ScanReader(job.training, gains)
-    free = free_bytes(processes.device)
-    network.pieces = choose_pieces(job, network, training.largest, share, free)
+    brain, free = ScanReader(job.training, gains).largest, free_bytes(processes.device)
+    network.pieces = choose_pieces(job, network, brain, share, free=free)
     network.to(processes.device)
     precision = partial(autocast, job.options.precision, processes.device)
     scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
@@ -200,8 +199,8 @@ class Trainer(TrainingLoop):
         self.reader = ScanReader(job.training, gains)
         self.truth = truth_of(job, job.training)
         self.objective = numbers(job.scale[1]) if job.is_regression else CLASSES
-        n_samples = samples_per_epoch(self.options.samples_per_class, len(job.labels))
         voxels = float(np.mean([len(stored.samples) for stored in self.reader.stored]))
+        n_samples = samples_per_epoch(self.options.samples_per_class, len(job.labels))
         network = self._start_network(processes)
         self.boxes = count_boxes(self.options.voxels_per_step, voxels, network)
         if self.boxes > 1:
@@ -227,8 +226,8 @@ class Trainer(TrainingLoop):
             network,
             self.reader.largest,
             share,
-            free_bytes(processes.device),
             boxes=self.boxes,
+            free=free_bytes(processes.device),
         )
 
     def _start_network(self, processes: Processes) -> ScanNetwork:
@@ -251,33 +250,30 @@ class Trainer(TrainingLoop):
             volumes = self.reader.random_volumes(self.options.seed, self.job.shells)
             network.initialise_(volumes, seed=self.options.seed)
         share = -(-self.options.batch_size // processes.size)
-        network.pieces = choose_pieces(
-            self.job, network, self.reader.largest, share, free_bytes(processes.device)
-        )
+        free = free_bytes(processes.device)
+        network.pieces = choose_pieces(self.job, network, self.reader.largest, share, free=free)
         return network.to(processes.device)
 
     def plan(self, epoch: int) -> Sequence[Mixture | BlockOfScan]:
         """List the samples of an epoch; the same in every process and every run."""
-        samples = self._plan_scans(epoch)
-        if self.boxes == 1:
-            return samples
-        turn = 2 if self.job.is_regression else len(self.job.labels)  # halves, or classes
-        return plan_blocks(
-            samples, classes=turn, boxes=self.boxes, seed=self.options.seed, epoch=epoch
-        )
-
-    def _plan_scans(self, epoch: int) -> list[Mixture]:
         size, seed = self.options.samples_per_class, self.options.seed
         if self.job.is_regression:
-            return plan_number_epoch(self.truth, samples_per_half=size, seed=seed, epoch=epoch)
-        classes = [scan.label for scan in self.job.training]
-        return plan_epoch(classes, samples_per_class=size, seed=seed, epoch=epoch)
+            samples = plan_number_epoch(self.truth, samples_per_half=size, seed=seed, epoch=epoch)
+        else:
+            classes = [scan.label for scan in self.job.training]
+            samples = plan_epoch(classes, samples_per_class=size, seed=seed, epoch=epoch)
+        if self.boxes == 1:
+            return samples
+        turn = len(samples) // size  # one of each class, or of each half of the numbers
+        return plan_blocks(samples, classes=turn, boxes=self.boxes, seed=seed, epoch=epoch)
 
     def read(self, parts: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
         """Volumes, masks and labels of each part; or blocks and labels."""
-        if self.processes.device.type == "cpu" or self.boxes > 1:
+        on_host = self.processes.device.type == "cpu"
+        if self.boxes > 1 or on_host:
             reach = self.compound.reach or 0
-            return read_ahead(BlockReader(self.reader, self.compound.stride, reach), parts)
+            ahead = read_ahead(BlockReader(self.reader, self.compound.stride, reach), parts)
+            return ahead if on_host else map(super().place, ahead)
         return self._device_reader.batches(parts)
 
     @cached_property
@@ -288,7 +284,7 @@ class Trainer(TrainingLoop):
 
     def place(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Leave tensors where `read` made them: on the device, or masks on the host."""
-        return super().place(tensors) if self.boxes > 1 else tensors
+        return tensors
 
     def rate(self) -> float:
         """Learning rate of the next step."""
@@ -452,9 +448,9 @@ def choose_pieces(
     network: ScanNetwork,
     brain: int,
     share: int,
-    free: int | None = None,
     *,
     boxes: int = 1,
+    free: int | None = None,
 ) -> Pieces:
     """Say how to cut up a process's share of a batch: as little as memory allows.
 
@@ -466,10 +462,10 @@ def choose_pieces(
         Voxels of the largest brain.
     share : int
         Samples of a batch that one process has.
-    free : int or None
-        Bytes of a GPU; None on a CPU, where pieces are the size of its cache.
     boxes : int
         Into how many boxes a brain is cut, one of which is shown.
+    free : int or None
+        Bytes of a GPU; None on a CPU, where pieces are the size of its cache.
     """
     directions = share * 6 * grid.nside**2
     points = 2 * directions * -(-brain // (network.stride**3 * boxes))

@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "kernels.so"
-_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-exceptions", "-fno-math-errno", "-pthread")
+_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-pthread")
 # In increasing order; `library` takes the last that the processor has.
 _X86_64 = {
     "baseline": ("-march=x86-64",),

@@ -1,10 +1,10 @@
 // A layer of the kernel network up to its whitening, pool(|x| kappa(Z^T x / |x|)); see nn/ckn.py.
 //
-// Goes through a volume plane by plane. A plane has zeros around it and is seen as one long row, so
-// that the neighbours of a voxel stand at fixed distances and the lanes of a vector are voxels one
-// after the other; what is computed for the margins is thrown away. The last `size` planes of the
-// input are held, the encoded plane is pooled as soon as it is there: nothing but the input and the
-// output has the size of a volume. The backward pass does the same with the gradient.
+// Goes through a volume plane by plane. A plane has zeros around it and is seen as one long row,
+// so that the neighbours of a voxel stand at fixed distances and the lanes of a vector are voxels
+// one after the other; what is computed for the margins is thrown away. The last `size` planes of
+// the input are held, the encoded plane is pooled as soon as it is there: nothing but the input
+// and the output has the size of a volume. The backward pass does the same with the gradient.
 //
 // Sums over voxels are taken plane by plane and added up in a fixed order, whatever the threads.
 
@@ -14,10 +14,10 @@
 
 namespace LEVEL {
 
-constexpr int OUT = 4;                       // channels made at a time
-constexpr int CHUNK = BLOCK == 12 ? 4 : 2;   // vectors side by side in a convolution
-constexpr int TAPS = BLOCK == 12 ? 6 : 2;    // taps of the gradient of the filters at a time
-constexpr float TINY = 1e-12f;               // _TINY of nn/ckn.py
+constexpr int OUT = 4;                     // channels made at a time
+constexpr int CHUNK = BLOCK == 12 ? 4 : 2; // vectors side by side in a convolution
+constexpr int TAPS = BLOCK == 12 ? 6 : 2;  // taps of the gradient of the filters at a time
+constexpr float TINY = 1e-12f;             // _TINY of nn/ckn.py
 
 struct Layer {
   int n, in, out, X, Y, Z, size, half, stride, linear, degree;
@@ -155,13 +155,14 @@ static ALWAYS_INLINE void kappa(const Layer &layer, vec t, vec &value, vec &slop
   slope = power * static_cast<float>(layer.degree);
 }
 
-// Planes of the input, of its squares, the dot products and the norms at one plane after the other.
+// Planes of the input, of its squares, the dot products and the norms at one plane after the
+// other.
 class Window {
 public:
   Window(const Layer &layer, const float *volume, const float *packed)
-      : layer_(layer), volume_(volume), packed_(packed), inputs(layer.size + 1, layer.in, layer.plane),
-        squares_(layer.size + 1, 1, layer.plane), work_(2 * layer.plane + layer.out * layer.plane),
-        next_(0) {
+      : layer_(layer), volume_(volume), packed_(packed),
+        inputs(layer.size + 1, layer.in, layer.plane), squares_(layer.size + 1, 1, layer.plane),
+        work_(2 * layer.plane + layer.out * layer.plane), next_(0) {
     std::memset(work_.get(), 0, (2 + layer.out) * layer.plane * sizeof(float));
   }
   float *dots() const { return work_.get() + 2 * layer_.plane; } // [channel][plane]
@@ -204,8 +205,8 @@ private:
       }
       const float *from = volume_ + (static_cast<size_t>(c) * layer_.X + x) * layer_.Y * layer_.Z;
       for (int y = 0; y < layer_.Y; ++y)
-        std::memcpy(plane + layer_.begin + y * layer_.row, from + static_cast<size_t>(y) * layer_.Z,
-                    layer_.Z * sizeof(float));
+        std::memcpy(plane + layer_.begin + y * layer_.row,
+                    from + static_cast<size_t>(y) * layer_.Z, layer_.Z * sizeof(float));
       if (!layer_.linear)
         for (size_t at = 0; at < layer_.plane; at += W) {
           vec v = load(plane + at);
@@ -263,8 +264,8 @@ static void unpool_plane(const Layer &layer, const float *grad, int x, float *li
     const float *from = grad + static_cast<size_t>(o) * layer.Xs * size;
     if (s == 1) {
       for (int y = 0; y < layer.Y; ++y)
-        std::memcpy(to + layer.begin + y * layer.row, from + x * size + static_cast<size_t>(y) * layer.Z,
-                    layer.Z * sizeof(float));
+        std::memcpy(to + layer.begin + y * layer.row,
+                    from + x * size + static_cast<size_t>(y) * layer.Z, layer.Z * sizeof(float));
       continue;
     }
     std::memset(coarse, 0, size * sizeof(float));
@@ -291,7 +292,8 @@ static void unpool_plane(const Layer &layer, const float *grad, int x, float *li
   }
 }
 
-// Gradient of the filters from one plane: sums over voxels of gradient times input, [out][in][tap].
+// Gradient of the filters from one plane: sums over voxels of gradient times input,
+// [out][in][tap].
 template <int N>
 static ALWAYS_INLINE void filter_taps(const Layer &layer, const float *const *g, int outs,
                                       const float *const *from, float *sums, size_t step) {
@@ -356,7 +358,8 @@ static void encode(const Layer &layer, const float *x, const float *filters, int
                   static_cast<size_t>(last - first) * layer.Ys * layer.Zs * sizeof(float));
     std::vector<float> line(3 * layer.Z + 2 * s + W, 0.0f);
     Window window(layer, x + volume * in_size, packed.data());
-    int begin = std::max(0, s * first - reach), end = std::min(layer.X - 1, s * (last - 1) + reach);
+    int begin = std::max(0, s * first - reach),
+        end = std::min(layer.X - 1, s * (last - 1) + reach);
     window.start(begin);
     for (int plane = begin; plane <= end; ++plane) {
       window.go_to(plane);
@@ -460,15 +463,16 @@ static void encode_backward(const Layer &layer, const float *grad, const float *
 EXPORT(encode)
 (const float *x, const float *filters, const int64_t *sizes, float offset, int threads,
  float *out) {
-  LEVEL::encode(LEVEL::Layer(sizes, offset), x, filters, threads, out);
-  return 0;
+  return LEVEL::guarded(
+      [&] { LEVEL::encode(LEVEL::Layer(sizes, offset), x, filters, threads, out); });
 }
 
 // grad_x may be null where nobody wants it.
 EXPORT(encode_backward)
 (const float *grad, const float *x, const float *filters, const int64_t *sizes, float offset,
  int threads, float *grad_x, float *grad_filters) {
-  LEVEL::encode_backward(LEVEL::Layer(sizes, offset), grad, x, filters, threads, grad_x,
-                         grad_filters);
-  return 0;
+  return LEVEL::guarded([&] {
+    LEVEL::encode_backward(LEVEL::Layer(sizes, offset), grad, x, filters, threads, grad_x,
+                           grad_filters);
+  });
 }

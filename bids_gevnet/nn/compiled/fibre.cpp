@@ -1,15 +1,17 @@
-// Regular nonlinearity with its normalisation, and the moments; see nn/nonlinearity.py, nn/norm.py.
+// Regular nonlinearity with its normalisation, and the moments; see nn/nonlinearity.py,
+// nn/norm.py.
 //
 //   h = scale x (+ shift for the scalar),  samples = S h,  out = S^T relu(samples) / N.
 //
-// The N samples of a few numbers exist only in registers. Lanes are the numbers of one coefficient,
-// channels and batch together. Sums over points are taken in a fixed order, whatever the threads.
+// The N samples of a few numbers exist only in registers. Lanes are the numbers of one
+// coefficient, channels and batch together. Sums over points are taken in a fixed order, whatever
+// the threads.
 
 #include "simd.h"
 
 namespace LEVEL {
 
-constexpr int SIDE = 2;           // vectors side by side
+constexpr int SIDE = 2; // vectors side by side
 constexpr int STEP = SIDE * W;
 constexpr int POINTS = 16;        // points in a task
 constexpr int64_t LEAST = 200000; // numbers that are worth a thread
@@ -191,17 +193,19 @@ EXPORT(regular_relu)
 (const float *x, const float *scale, const float *shift, const float *synthesis,
  const int64_t *sizes, int threads, float *out) {
   using namespace LEVEL;
-  Fibre fibre{sizes[0], sizes[2] * sizes[3], sizes[2], static_cast<int>(sizes[4]), synthesis};
-  std::vector<float> factors = widen(fibre, scale, 1.0f), offsets = widen(fibre, shift, 0.0f);
-  int tasks = (fibre.points + POINTS - 1) / POINTS;
-  share(tasks, workers_for(fibre.points * fibre.n * fibre.samples / 8, threads), [&](int task, int) {
-    int64_t begin = static_cast<int64_t>(task) * POINTS;
-    int64_t end = std::min(fibre.points, begin + POINTS);
-    with_coefficients(sizes[1], [&](auto D) {
-      forward_points<D.value>(fibre, x, factors.data(), offsets.data(), begin, end, out);
-    });
+  return guarded([&] {
+    Fibre fibre{sizes[0], sizes[2] * sizes[3], sizes[2], static_cast<int>(sizes[4]), synthesis};
+    std::vector<float> factors = widen(fibre, scale, 1.0f), offsets = widen(fibre, shift, 0.0f);
+    int tasks = (fibre.points + POINTS - 1) / POINTS;
+    share(tasks, workers_for(fibre.points * fibre.n * fibre.samples / 8, threads),
+          [&](int task, int) {
+            int64_t begin = static_cast<int64_t>(task) * POINTS;
+            int64_t end = std::min(fibre.points, begin + POINTS);
+            with_coefficients(sizes[1], [&](auto D) {
+              forward_points<D.value>(fibre, x, factors.data(), offsets.data(), begin, end, out);
+            });
+          });
   });
-  return 0;
 }
 
 // grad_affine: (2, channels), or null where scale and shift are.
@@ -209,53 +213,57 @@ EXPORT(regular_relu_backward)
 (const float *grad, const float *x, const float *scale, const float *shift, const float *synthesis,
  const int64_t *sizes, int threads, float *grad_x, float *grad_affine) {
   using namespace LEVEL;
-  Fibre fibre{sizes[0], sizes[2] * sizes[3], sizes[2], static_cast<int>(sizes[4]), synthesis};
-  std::vector<float> factors = widen(fibre, scale, 1.0f), offsets = widen(fibre, shift, 0.0f);
-  int tasks = (fibre.points + POINTS - 1) / POINTS;
-  size_t each = 2 * (fibre.n + STEP);
-  std::vector<float> sums(grad_affine ? each * tasks : 0);
-  share(tasks, workers_for(fibre.points * fibre.n * fibre.samples / 8, threads), [&](int task, int) {
-    int64_t begin = static_cast<int64_t>(task) * POINTS;
-    int64_t end = std::min(fibre.points, begin + POINTS);
-    with_coefficients(sizes[1], [&](auto D) {
-      backward_points<D.value>(fibre, grad, x, factors.data(), offsets.data(), begin, end, grad_x,
-                               grad_affine ? sums.data() + each * task : nullptr);
-    });
+  return guarded([&] {
+    Fibre fibre{sizes[0], sizes[2] * sizes[3], sizes[2], static_cast<int>(sizes[4]), synthesis};
+    std::vector<float> factors = widen(fibre, scale, 1.0f), offsets = widen(fibre, shift, 0.0f);
+    int tasks = (fibre.points + POINTS - 1) / POINTS;
+    size_t each = 2 * (fibre.n + STEP);
+    std::vector<float> sums(grad_affine ? each * tasks : 0);
+    share(tasks, workers_for(fibre.points * fibre.n * fibre.samples / 8, threads),
+          [&](int task, int) {
+            int64_t begin = static_cast<int64_t>(task) * POINTS;
+            int64_t end = std::min(fibre.points, begin + POINTS);
+            with_coefficients(sizes[1], [&](auto D) {
+              backward_points<D.value>(fibre, grad, x, factors.data(), offsets.data(), begin, end,
+                                       grad_x, grad_affine ? sums.data() + each * task : nullptr);
+            });
+          });
+    for (int64_t c = 0; grad_affine && c < 2 * fibre.channels; ++c) {
+      int64_t batch = sizes[3],
+              from = c / fibre.channels * (fibre.n + STEP) + c % fibre.channels * batch;
+      double total = 0;
+      for (int task = 0; task < tasks; ++task)
+        for (int64_t k = 0; k < batch; ++k)
+          total += sums[each * task + from + k];
+      grad_affine[c] = static_cast<float>(total);
+    }
   });
-  for (int64_t c = 0; grad_affine && c < 2 * fibre.channels; ++c) {
-    int64_t batch = sizes[3], from = c / fibre.channels * (fibre.n + STEP) + c % fibre.channels * batch;
-    double total = 0;
-    for (int task = 0; task < tasks; ++task)
-      for (int64_t k = 0; k < batch; ++k)
-        total += sums[each * task + from + k];
-    grad_affine[c] = static_cast<float>(total);
-  }
-  return 0;
 }
 
 // Mean and variance of each row of (outer, rows, inner), weighted along the first axis or not.
 EXPORT(row_moments)
 (const float *x, const float *weights, const int64_t *sizes, int threads, double *moments) {
   using namespace LEVEL;
-  int64_t outer = sizes[0], rows = sizes[1], inner = sizes[2];
-  std::vector<double> sums(2 * outer * rows);
-  share(static_cast<int>(outer), workers_for(outer * rows * inner, threads), [&](int o, int) {
+  return guarded([&] {
+    int64_t outer = sizes[0], rows = sizes[1], inner = sizes[2];
+    std::vector<double> sums(2 * outer * rows);
+    share(static_cast<int>(outer), workers_for(outer * rows * inner, threads), [&](int o, int) {
+      for (int64_t r = 0; r < rows; ++r) {
+        double *here = sums.data() + 2 * (o * rows + r);
+        row_sums(x + (o * rows + r) * inner, inner, x[r * inner], here[0], here[1]);
+      }
+    });
     for (int64_t r = 0; r < rows; ++r) {
-      double *here = sums.data() + 2 * (o * rows + r);
-      row_sums(x + (o * rows + r) * inner, inner, x[r * inner], here[0], here[1]);
+      double first = 0, second = 0, total = 0;
+      for (int64_t o = 0; o < outer; ++o) {
+        double weight = weights ? weights[o] : 1.0;
+        total += weight * inner;
+        first += weight * sums[2 * (o * rows + r)];
+        second += weight * sums[2 * (o * rows + r) + 1];
+      }
+      double mean = first / total;
+      moments[r] = mean + x[r * inner];
+      moments[rows + r] = std::max(0.0, second / total - mean * mean);
     }
   });
-  for (int64_t r = 0; r < rows; ++r) {
-    double first = 0, second = 0, total = 0;
-    for (int64_t o = 0; o < outer; ++o) {
-      double weight = weights ? weights[o] : 1.0;
-      total += weight * inner;
-      first += weight * sums[2 * (o * rows + r)];
-      second += weight * sums[2 * (o * rows + r) + 1];
-    }
-    double mean = first / total;
-    moments[r] = mean + x[r * inner];
-    moments[rows + r] = std::max(0.0, second / total - mean * mean);
-  }
-  return 0;
 }

@@ -105,7 +105,8 @@ def call(name: str, *arguments: object) -> None:
             found=f"none at {LIBRARY}",
             remedy="python -m bids_gevnet.nn.compiled.build",
         )
-    getattr(library, f"{name}_{level()}")(*arguments)
+    if getattr(library, f"{name}_{level()}")(*arguments) != 0:
+        raise MemoryError(f"not enough memory for the kernel {name}")
 
 
 def pointer(tensor: Tensor | None) -> ctypes.c_void_p:

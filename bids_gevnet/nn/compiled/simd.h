@@ -1,7 +1,7 @@
 // Vectors, blocks of registers, threads and scratch memory: what all kernels share.
 //
-// Each source is compiled once per instruction set (build.py); the names that do not have C linkage
-// live in a namespace of that instruction set, so that the linker cannot mix them up.
+// Each source is compiled once per instruction set (build.py); the names that do not have C
+// linkage live in a namespace of that instruction set, so that the linker cannot mix them up.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <new>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -31,8 +33,8 @@ constexpr int W = 8, BLOCK = 6;
 #else
 constexpr int W = 4, BLOCK = 4;
 #endif
-constexpr int NV = 2;          // vectors side by side
-constexpr int TILE = W * NV;   // samples of the batch that are worked on at a time
+constexpr int NV = 2;        // vectors side by side
+constexpr int TILE = W * NV; // samples of the batch that are worked on at a time
 
 typedef float vec __attribute__((vector_size(W * 4)));
 typedef float loose __attribute__((vector_size(W * 4), aligned(4), may_alias));
@@ -77,8 +79,7 @@ template <int S> static ALWAYS_INLINE vec merge(vec a, vec b) {
 #endif
 }
 
-template <int N, int FIRST = 0, int SPAN = W>
-static ALWAYS_INLINE vec lane_sums(const vec *v) {
+template <int N, int FIRST = 0, int SPAN = W> static ALWAYS_INLINE vec lane_sums(const vec *v) {
   if constexpr (FIRST >= N)
     return vec{};
   else if constexpr (SPAN == 1)
@@ -92,7 +93,10 @@ static ALWAYS_INLINE vec lane_sums(const vec *v) {
 class Scratch {
 public:
   explicit Scratch(size_t floats)
-      : start_(static_cast<float *>(std::aligned_alloc(64, (floats * 4 + 127) / 64 * 64))) {}
+      : start_(static_cast<float *>(std::aligned_alloc(64, (floats * 4 + 127) / 64 * 64))) {
+    if (start_ == nullptr)
+      throw std::bad_alloc();
+  }
   ~Scratch() { std::free(start_); }
   Scratch(const Scratch &) = delete;
   Scratch &operator=(const Scratch &) = delete;
@@ -102,20 +106,41 @@ private:
   float *start_;
 };
 
-// Run work(task, worker) for all tasks on some threads. Who takes which task does not matter to the
-// result as long as tasks write to different places.
+// Run work(task, worker) for all tasks on some threads, fewer where the system gives fewer. Who
+// takes which task does not matter to the result as long as tasks write to different places.
 template <class F> static void share(int tasks, int threads, F work) {
   std::atomic<int> next{0};
+  std::atomic<bool> failed{false};
   auto run = [&](int worker) {
-    for (int task; (task = next.fetch_add(1)) < tasks;)
-      work(task, worker);
+    try {
+      for (int task; !failed && (task = next.fetch_add(1)) < tasks;)
+        work(task, worker);
+    } catch (const std::bad_alloc &) {
+      failed = true;
+    }
   };
   std::vector<std::thread> others;
-  for (int worker = 1; worker < threads && worker < tasks; ++worker)
-    others.emplace_back(run, worker);
+  others.reserve(std::max(0, threads));
+  try {
+    for (int worker = 1; worker < threads && worker < tasks; ++worker)
+      others.emplace_back(run, worker);
+  } catch (const std::system_error &) { // no more threads
+  }
   run(0);
   for (auto &thread : others)
     thread.join();
+  if (failed)
+    throw std::bad_alloc();
+}
+
+// What a kernel returns: 0, or 1 if memory ran out.
+template <class F> static int guarded(F work) {
+  try {
+    work();
+  } catch (const std::bad_alloc &) {
+    return 1;
+  }
+  return 0;
 }
 
 } // namespace LEVEL

@@ -508,8 +508,8 @@ static void backward(const Plan &plan, const float *grad, const float *x, const 
 EXPORT(volterra_forward)
 (const float *x, const float *weight, const int64_t *sizes, const int32_t *const *index,
  const float *const *entries, int64_t batch, int threads, float *out) {
-  LEVEL::forward(LEVEL::Plan(sizes, index, entries), x, weight, batch, threads, out);
-  return 0;
+  return LEVEL::guarded(
+      [&] { LEVEL::forward(LEVEL::Plan(sizes, index, entries), x, weight, batch, threads, out); });
 }
 
 // grad_x may be null where nobody wants it.
@@ -517,7 +517,8 @@ EXPORT(volterra_backward)
 (const float *grad, const float *x, const float *weight, const int64_t *sizes,
  const int32_t *const *index, const float *const *entries, int64_t batch, int threads,
  float *grad_x, float *grad_weight) {
-  LEVEL::backward(LEVEL::Plan(sizes, index, entries), grad, x, weight, batch, threads, grad_x,
-                  grad_weight);
-  return 0;
+  return LEVEL::guarded([&] {
+    LEVEL::backward(LEVEL::Plan(sizes, index, entries), grad, x, weight, batch, threads, grad_x,
+                    grad_weight);
+  });
 }

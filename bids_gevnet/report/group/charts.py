@@ -196,7 +196,7 @@ def draw_learning(folds: Sequence[FoldModel], *, name: str) -> Markup | None:
         return None
     figure_of, titles = "accuracy", ("Cross entropy", "Accuracy")
     if "train_error" in curves[0]:
-        figure_of, titles = "error", ("Mean squared error, standardised", "Mean absolute error")
+        figure_of, titles = "error", ("Mean squared error (SD²)", "Mean absolute error")
     with figure(6.8, 2.7, ncols=2) as (drawing, axes):
         for ax, what, title in zip(axes, ("loss", figure_of), titles, strict=True):
             for part, colour, label in (

@@ -91,6 +91,20 @@ def read_value(raw: Any) -> Value:
     return Value(as_number(raw))
 
 
+def round_up(end: float) -> float:
+    """Round the end of a scale up to two digits; 1 for none.
+
+    Examples
+    --------
+    >>> round_up(18.65), round_up(0.0321), round_up(0.0)
+    (19.0, 0.033, 1.0)
+    """
+    if end <= 0:
+        return 1.0
+    step = 10.0 ** (math.floor(math.log10(end)) - 1)
+    return float(f"{math.ceil(end / step - 1e-9) * step:.2g}")
+
+
 @dataclass(frozen=True)
 class Bar:
     """A row of a table with an interval drawn beside it.
@@ -321,14 +335,14 @@ class TaskResult:
     @property
     def reach(self) -> float:
         """How far differences to simple models go from 0, at least a little."""
-        return max([bar.value.reach for bar in self.comparisons], default=0.0) or 1.0
+        return round_up(max([bar.value.reach for bar in self.comparisons], default=0.0))
 
     @property
     def error_reach(self) -> float:
         """How far mean absolute errors of the main network go, over folds and sites."""
         shown = [e for e in (self.main.folds, self.main.sites_out) if e] if self.main else []
         parts = [part for e in shown for part in (*e.folds, *e.sites)]
-        return max((read_value(part.get("mae")).reach for part in parts), default=0.0) or 1.0
+        return round_up(max((read_value(part.get("mae")).reach for part in parts), default=0.0))
 
     @property
     def networks(self) -> list[ModelResult]:
