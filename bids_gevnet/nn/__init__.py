@@ -32,7 +32,8 @@ Read in this order:
    the paper compares them with;
 6. `ckn`: the kernel network across voxels, with `kappa`, `kmeans`, `inverse_sqrt` and
    `volume_convolution`;
-7. `compound`: both together classify a scan, piece by piece (`staged`, `gevnet_stages`);
+7. `compound`: both together classify a scan, piece by piece (`staged`, `gevnet_stages`), and
+   learn from a part of it (`blocks`, `block_features`);
 8. `registry`: every network by name, those of other packages too; `zoo` lists the paper's,
    `builders` builds them;
 9. `attribution`: which voxels and directions a prediction rests on.

@@ -45,21 +45,14 @@ def block_features(network: CompoundNetwork, batch: BlockBatch) -> Tensor:
     with renormalising(network) if network.training else nullcontext():
         voxels = features_by_block(network, batch)
     regions = network.regions
-    if regions is None:
-        return torch.stack([v.sum(0) * (batch.boxes / len(b)) for v, b in _pairs(voxels, batch)])
-    features = torch.stack(
-        [
-            regions.estimate(values, cells, brain, batch.boxes)
-            for values, cells, brain in zip(voxels, batch.cells, batch.brains, strict=True)
-        ]
-    )
+    each = zip(voxels, batch.cells, batch.brains, strict=True)
+    if regions is None:  # as if all means were 0
+        return torch.stack([v.sum(0) * (batch.boxes / len(brain)) for v, _, brain in each])
+    estimates = [regions.estimate(v, cells, brain, batch.boxes) for v, cells, brain in each]
+    features = torch.stack(estimates)
     if network.training:
         regions.update_(batch.cells, [values.detach() for values in voxels])
     return features
-
-
-def _pairs(voxels: Sequence[Tensor], batch: BlockBatch) -> zip[tuple[Tensor, Tensor]]:
-    return zip(voxels, batch.brains, strict=True)
 
 
 def features_by_block(network: CompoundNetwork, batch: BlockBatch) -> list[Tensor]:
