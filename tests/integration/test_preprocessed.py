@@ -33,8 +33,8 @@ TRAINING = (
 SMALL = ("--folds", "2", "--epochs", "1", "--samples-per-class", "2", "--devices", "cpu:1")
 
 
-def samples(out, label):
-    path = out / f"sub-{label}/dwi/sub-{label}_{SPACE}_desc-healpix_dwi.nii.gz"
+def samples(out, label, space=SPACE):
+    path = out / f"sub-{label}/dwi/sub-{label}_{space}_desc-healpix_dwi.nii.gz"
     return np.asarray(nib.load(path).dataobj)
 
 
@@ -229,6 +229,17 @@ def test_only_the_raw_study_was_corrected(studies):
     found = [pd.read_csv(path, sep="\t")[["trans_x", "trans_y", "trans_z"]] for path in tables]
     assert len(found) == 12
     assert np.median([table.abs().to_numpy().max() for table in found]) > 1  # mm
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(5400)
+def test_corrected_spheres_are_those_of_heads_that_lay_still(studies):
+    for number in range(1, 13):
+        one, other = (
+            samples(studies / way, f"{number:03d}", SPACE.replace("res-9", "res-16"))[..., 1:]
+            for way in "ab"
+        )  # the first volume is a b0 of 1
+        assert agreement(one, other) > 0.95
 
 
 @pytest.mark.slow
