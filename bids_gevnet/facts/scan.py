@@ -339,6 +339,13 @@ class QualityFacts(Facts):
     gradient_checks: tuple[GradientCheck, ...] = ()
 
     @property
+    def snr_by_misfit(self) -> float | None:
+        """Signal to noise of the b0s where the misfit of the tensor has to stand for the noise."""
+        if self.snr_b0 is not None or self.noise_from != "misfit":
+            return None
+        return next((shell.snr for shell in self.shell_signals if shell.b_value == 0), None)
+
+    @property
     def gradient_check(self) -> GradientCheck:
         """The check of the run that fares worst: a table that fits excuses no other."""
         known = [check for check in self.gradient_checks if check.outcome is not None]

@@ -19,6 +19,7 @@ from bids_gevnet.dwi.fsl import (
     topup_arguments,
     wants_subcommand,
 )
+from bids_gevnet.dwi.motion import rigid_parameters
 from bids_gevnet.errors import ParticipantError
 
 
@@ -218,6 +219,26 @@ class TestParse:
         found = parse_eddy("1 2 3 0 0 0\n0 0 0 0 0 0\n", self.bvecs, None, 2)
         np.testing.assert_allclose(found.transforms[0, :3, 3], [1, -2, -3])
         np.testing.assert_array_equal(found.transforms[1], np.eye(4))
+
+    def test_motion_that_eddy_found_on_a_phantom_is_undone(self):
+        """What eddy of FSL 6 wrote for b0s of which each was moved by 2 mm or turned by 2.5 deg.
+
+        The head was moved along, and turned counterclockwise about, x, y and z of world RAS, in
+        voxels of 8 mm. Confounds lead from the volume back to the reference.
+        """
+        written = """\
+            -1.928  0.031 -0.007  0.0004 -0.0022 -0.0007
+             0.001  1.913 -0.020 -0.0014  0.0003 -0.0004
+            -0.008  0.054  1.961  0.0018  0.0004  0.0004
+            -0.005  0.114  0.033 -0.0372 -0.0003  0.0000
+             0.089 -0.008 -0.077  0.0006  0.0343 -0.0019
+             0.044  0.087  0.001 -0.0007 -0.0019  0.0344
+        """
+        bvecs = "\n".join(["0 " * 6] * 3)
+        found = rigid_parameters(parse_eddy(written, bvecs, None, 6).transforms)
+        angle = np.radians(2.5)
+        np.testing.assert_allclose(found[:, :3], -np.eye(6)[:, :3] * 2.0, atol=0.15)
+        np.testing.assert_allclose(found[:, 3:], -np.eye(6)[:, 3:] * angle, atol=0.25 * angle)
 
     def test_displacement_by_eddy_currents(self):
         # 20 Hz everywhere is one voxel at 50 ms; 1 Hz/mm along x is 50 Hz at 50 mm.

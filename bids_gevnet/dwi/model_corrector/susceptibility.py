@@ -73,9 +73,10 @@ LEVELS = (
     FieldLevel(3.0, 3.0, 6.0, 0.00003, 5),
     FieldLevel(3.0, 3.0, 4.5, 0.00003, 5),
 )
-"""As stiff as is best for diffusion-weighted images, which the field was not fitted to: on two
-real pairs the b0s themselves agree better the softer the field, their mean weighted images do
-not."""
+"""As stiff as is best for diffusion-weighted images, which the field was not fitted to: b0s
+agree better the softer the field, mean weighted images do not. The uMR pair alone chooses these
+levels (`benchmarks/accuracy.py --only correction --parts stiffness`), so that the Siemens pair can
+score them."""
 
 _CG_STEPS = 40
 _CG_TOLERANCE = 1e-3

@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from report.fact_files import add_prediction, drop_images, edit_facts
 from report.pages import Page
 
-from bids_gevnet.bids.derivatives import FACTS
+from bids_gevnet.bids.derivatives import CONFOUNDS, FACTS
 from bids_gevnet.report.scan_files import find_scans, read_failed_stages
 from bids_gevnet.report.subject.page import build_subject_report
 
@@ -95,14 +96,21 @@ def test_fallbacks_are_told_on_top_and_in_place(page):
     [("fits", "fits"), ("wrong", "looks wrong"), ("undecided", "not decided")],
 )
 def test_only_a_table_that_fits_is_good(derivatives, outcome, shown):
+    (confounds,) = derivatives.rglob(f"*_{CONFOUNDS}")
+    (pd.read_csv(confounds, sep="\t") * 0).to_csv(confounds, sep="\t", index=False)  # a still head
     edit_facts(
         derivatives,
         acquisition=[],
         correction=[{"method": "eddy", "susceptibility": "corrected"}],
-        quality={"gradient_checks": [{"outcome": outcome, "text": "so it is"}]},
+        quality={
+            "gradient_checks": [{"outcome": outcome, "text": "so it is"}],
+            "shell_signals": [{"b_value": 0.0, "volumes": 1, "snr": 31.0}],
+            "noise_from": "misfit",
+        },
     )
     page = Page(build_subject_report(derivatives, "01"))
     assert f"Gradient table {shown}" in page.text
+    assert "Signal to noise 31 of b0, noise by the misfit of the tensor" in page.text
     assert ("✓ Good" in page.text) == (outcome == "fits")
 
 
