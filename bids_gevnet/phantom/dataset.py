@@ -316,7 +316,8 @@ def _write_top_level(
     _write_json(
         out / "dataset_description.json",
         {
-            "Name": "Phantom cohort of bids_gevnet",
+            # Another seed is other people: a model of one cohort may predict another.
+            "Name": f"Phantom cohort of bids_gevnet, seed {settings.seed}",
             "BIDSVersion": "1.10.0",
             "DatasetType": "raw",
             "License": "CC0",

@@ -82,6 +82,9 @@ def test_another_seed_gives_other_images(plain, tmp_path):
     write_cohort(tmp_path / "other", replace(SETTINGS, seed=1, groups=("AD",)))
     name = "sub-001/dwi/sub-001_dwi.nii.gz"
     assert digests(tmp_path / "other")[name] != digests(plain)[name]
+    # Labels are the same in every cohort; by its name a model knows that these are other people.
+    about = "dataset_description.json"
+    assert digests(tmp_path / "other")[about] != digests(plain)[about]
 
 
 def test_members_keep_their_bytes_when_the_cohort_grows(plain, tmp_path):
