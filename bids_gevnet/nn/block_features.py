@@ -60,8 +60,8 @@ def features_by_block(network: CompoundNetwork, batch: BlockBatch) -> list[Tenso
     stride = network.stride
     scans = [network.shells_as_channels(signal[None])[0] for signal in batch.signals]
     index = [
-        _narrow(mask[::stride, ::stride, ::stride], box).flatten().nonzero()[:, 0]
-        for mask, box in zip(batch.masks, batch.insides, strict=True)
+        _narrow(mask[::stride, ::stride, ::stride], box).flatten().nonzero()[:, 0].to(scan.device)
+        for scan, mask, box in zip(scans, batch.masks, batch.insides, strict=True)
     ]
     if network.ckn is None:
         per_scan = [

@@ -148,12 +148,12 @@ class BlockBatch:
     boxes: int
 
     def to(self, device: torch.device) -> Self:
-        """Copy to a device."""
-        signals, masks, cells, brains = (
+        """Copy to a device; masks stay, so that nobody waits there for how much they hold."""
+        signals, cells, brains = (
             tuple(tensor.to(device) for tensor in tensors)
-            for tensors in (self.signals, self.masks, self.cells, self.brains)
+            for tensors in (self.signals, self.cells, self.brains)
         )
-        return type(self)(signals, masks, self.insides, cells, brains, self.boxes)
+        return type(self)(signals, self.masks, self.insides, cells, brains, self.boxes)
 
 
 class RegionMeans(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from bids_gevnet.fake_gpu import Counts, FakeGpu, MixedDevicesError, fake_gpu
 from bids_gevnet.nn import ckn as ckn_module
 from bids_gevnet.nn.attribution import saliency
+from bids_gevnet.nn.blocks import BlockBatch, RegionMeans
 from bids_gevnet.nn.ckn import CKN, CKNLayer, keep_on_sphere
 from bids_gevnet.nn.compound import CompoundNetwork, Pieces
 from bids_gevnet.nn.kmeans import spherical_kmeans
@@ -61,6 +62,31 @@ def test_several_shells_stay_on_the_device() -> None:
     with fake_gpu() as gpu:
         gpu.take(network)
         train_step(gpu, network, *scans(gpu, shells=2))
+    assert gpu.counts.waits == 0
+
+
+@pytest.mark.parametrize("pieces", ["whole", "small"])
+def test_a_step_on_blocks_stays_on_the_device(pieces: str) -> None:
+    network = build("ckn2+gevnet", nside=NSIDE)
+    assert isinstance(network, CompoundNetwork)
+    network.block_pieces = PIECES[pieces]
+    with fake_gpu(inside=1.0) as gpu:
+        network.regions = RegionMeans(100, network.n_features)
+        gpu.take(network)
+        gpu.take(network.regions)
+        n_inside = 2  # coarse voxels of a window of two
+        batch = BlockBatch(
+            signals=tuple(torch.empty(6 * NSIDE**2, 8, 8, 8) for _ in range(2)),
+            masks=tuple(torch.empty(8, 8, 8, dtype=torch.bool) for _ in range(2)),
+            insides=(((0, 0, 0), (n_inside, n_inside, n_inside)),) * 2,
+            cells=tuple(torch.empty(n_inside**3, dtype=torch.long) for _ in range(2)),
+            brains=tuple(torch.empty(60, dtype=torch.long) for _ in range(2)),
+            boxes=8,
+        ).to(gpu.device)
+        scores = network(batch)
+        labels = torch.empty(2, dtype=torch.long, device=gpu.device)
+        F.cross_entropy(scores, labels).backward()
+        assert scores.device == gpu.device
     assert gpu.counts.waits == 0
 
 
