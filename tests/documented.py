@@ -33,6 +33,7 @@ def documented_words() -> set[str]:
     """Everything the reference pages set as code."""
     pages = load_extension("reference_pages")
     text = pages.facts_page() + pages.model_card_page() + pages.files_page()
+    text += pages.saliency_page()
     for name in ("tables.md", "json_files.md"):
         text += (DOCS / "reference" / name).read_text(encoding="utf-8")
     return set(re.findall(r"`([^`\n]+)`", text))

@@ -79,7 +79,7 @@ class Explanation:
     Attributes
     ----------
     voxels : (n_classes, X, Y, Z) array of float32
-        Contributions, smoothed.
+        Contributions.
     angles : (n_classes, ANGLE_BINS) array
         Contributions by angle to the fibre.
     sensitivity : (X, Y, Z) array of float32
@@ -162,7 +162,6 @@ def explain(
     baseline: Baseline,
     *,
     classes: int,
-    voxel_mm: float,
 ) -> Explanation:
     """Split the score of a scan into contributions.
 
@@ -174,7 +173,6 @@ def explain(
     baseline : Baseline
     classes : int
         Scores of the network; 1 where a number is predicted.
-    voxel_mm : float
     """
     device = scan.device
     known = mask & baseline.present.to(device)
@@ -192,7 +190,7 @@ def explain(
         squares += gradient.square()
         contribution = (gradient * difference).cpu().numpy()
         added = float(contribution.sum(dtype=np.float64))
-        voxels.append(np.where(inside, _smooth(contribution.sum(axis=0), voxel_mm), 0))
+        voxels.append(np.where(inside, contribution.sum(axis=0), 0))
         angles.append(_by_angle(contribution[:, inside], baseline.angle_bin[:, inside]))
     with torch.no_grad():
         scores = [margin(network(x[None], mask[None]), -1) for x in (scan, start)]
@@ -210,12 +208,14 @@ def explain(
     )
 
 
-def _smooth(values: Floats, voxel_mm: float) -> NDArray[np.float32]:
+def smooth(values: Floats, voxel_mm: float) -> NDArray[np.float32]:
+    """Smooth a map, (X, Y, Z), by SMOOTH_MM."""
     from scipy.ndimage import gaussian_filter
 
     sigma = SMOOTH_MM / voxel_mm / np.sqrt(8 * np.log(2))
-    smooth: NDArray[np.float32] = gaussian_filter(values, sigma, mode="constant", truncate=3.0)
-    return smooth
+    return np.asarray(
+        gaussian_filter(values, sigma, mode="constant", truncate=3.0), dtype=np.float32
+    )
 
 
 def _by_angle(contribution: Floats, bins: NDArray[np.uint8]) -> NDArray[np.float64]:

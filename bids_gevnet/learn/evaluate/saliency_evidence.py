@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bids_gevnet.facts.saliency import AngleSaliency, RegionSaliency
-from bids_gevnet.learn.evaluate.contributions import ANGLE_BINS
+from bids_gevnet.learn.evaluate.contributions import ANGLE_BINS, smooth
 from bids_gevnet.learn.evaluate.significance import (
     FEWEST_ARRANGEMENTS,
     count_arrangements,
@@ -51,10 +51,12 @@ class Evidence:
     shape : sequence of int
     classes : int
         Scores of the network; 1 where a number is predicted.
+    voxel_mm : float
     """
 
     shape: Sequence[int]
     classes: int
+    voxel_mm: float
     voxels: list[Floats] = field(default_factory=list)
     angles: list[Floats] = field(default_factory=list)
     truth: list[float] = field(default_factory=list)
@@ -93,8 +95,16 @@ class Evidence:
         return np.asarray(share >= _LEAST_SHARE)
 
     def features(self, inside: NDArray[np.bool_]) -> Floats:
-        """Contributions of voxels: (n_people, n_classes, n_voxels) array."""
-        return np.stack([maps[:, inside] for maps in self.voxels])
+        """Contributions of voxels: (n_people, n_classes, n_voxels) array.
+
+        Smoothed, unlike the sums over regions: a region would take what belongs to the next.
+        """
+        return np.stack(
+            [
+                np.stack([smooth(each, self.voxel_mm)[inside] for each in maps])
+                for maps in self.voxels
+            ]
+        )
 
     def fold_maps(self, inside: NDArray[np.bool_], seed: int) -> list[Floats]:
         """Map z of every fold alone that has people to exchange."""

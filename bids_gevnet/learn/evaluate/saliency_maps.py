@@ -192,7 +192,9 @@ def _write(
     ]
     places = [(job.fold or 0, job.testing[i].label) for job, i in scans]
     chosen = [scans[c] for c in spread_scans(places, plan.max_scans or 0)]
-    trained, untrained = (Evidence(first.shape, len(first.labels)) for _ in range(2))
+    trained, untrained = (
+        Evidence(first.shape, len(first.labels), first.voxel_mm) for _ in range(2)
+    )
     gathered = Gathered()
     if not chosen:
         raise InputError(
@@ -301,7 +303,6 @@ class _Explainer:
             mask,
             self.baseline,
             classes=len(self.job.labels),
-            voxel_mm=self.job.voxel_mm,
         )
 
 

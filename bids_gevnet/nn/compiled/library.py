@@ -14,7 +14,7 @@ import ctypes
 import os
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,7 +22,7 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.nn.compiled.build import LIBRARY, digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -68,10 +68,20 @@ def _from_environment(value: str) -> str:
     return value
 
 
-@torch.compiler.assume_constant_result  # torch.compile asks once, when it traces
-def level() -> str:
-    """Instruction set of the kernels that run: "v4", "v3", "baseline", or "none" (PyTorch)."""
+def _level() -> str:
     return _chosen[-1] if _chosen else _from_environment(os.environ.get(_CHOICE, ""))
+
+
+_assume_constant: Any = torch.compiler.assume_constant_result  # has no types
+_level_when_traced: Callable[[], str] = _assume_constant(_level)
+
+
+def level() -> str:
+    """Instruction set of the kernels that run: "v4", "v3", "baseline", or "none" (PyTorch).
+
+    torch.compile asks once, when it traces.
+    """
+    return _level_when_traced()
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from torch import nn
 
 from bids_gevnet.learn.evaluate.contributions import (
     ANGLE_BINS,
+    SMOOTH_MM,
     Baseline,
     count_by_angle,
     explain,
     fibre_angle_bins,
     mean_scan,
+    smooth,
     untrained_network,
 )
 from bids_gevnet.learn.models.files import load_model
@@ -54,9 +56,7 @@ def random_case(seed=0):
 @pytest.mark.parametrize("second", [0.0, 0.7])
 def test_contributions_add_up_to_the_difference_in_score(classes, second):
     scan, mask, baseline = random_case()
-    found = explain(
-        Polynomial(classes, second=second), scan, mask, baseline, classes=classes, voxel_mm=50.0
-    )
+    found = explain(Polynomial(classes, second=second), scan, mask, baseline, classes=classes)
     assert found.accounts[0] == pytest.approx(found.accounts[1], rel=1e-4)
     np.testing.assert_allclose(found.voxels.sum(axis=0), 0, atol=1e-4)
     assert (found.voxels[:, ~mask.numpy()] == 0).all()
@@ -66,7 +66,7 @@ def test_contributions_add_up_to_the_difference_in_score(classes, second):
 def test_contributions_of_a_linear_network_are_weights_times_differences():
     scan, mask, baseline = random_case(1)
     network = Polynomial(2, second=0.0)
-    found = explain(network, scan, mask, baseline, classes=2, voxel_mm=50.0)
+    found = explain(network, scan, mask, baseline, classes=2)
     weights = (network.weights[1] - network.weights[0]).detach()
     expected = (weights * (scan - baseline.mean) * mask).numpy()
     np.testing.assert_allclose(found.voxels[1], expected.sum(axis=0), atol=1e-4)
@@ -76,12 +76,14 @@ def test_contributions_of_a_linear_network_are_weights_times_differences():
     assert count_by_angle(baseline).sum() == (baseline.angle_bin < ANGLE_BINS).sum()
 
 
-def test_smoothing_spreads_contributions_and_keeps_their_sum():
-    scan, mask, baseline = random_case(2)
-    network = Polynomial(2, second=0.0)
-    sharp = explain(network, scan, mask, baseline, classes=2, voxel_mm=50.0)
-    smooth = explain(network, scan, mask, baseline, classes=2, voxel_mm=8.0)
-    assert smooth.voxels[1].std() < 0.8 * sharp.voxels[1].std()
+def test_smoothing_spreads_a_map_and_keeps_its_sum():
+    sharp = np.zeros((21, 21, 21), np.float32)
+    sharp[10, 10, 10] = 1
+    blurred = smooth(sharp, 2.0)
+    assert blurred.sum() == pytest.approx(1, rel=1e-4)
+    half = blurred[10, 10] >= blurred.max() / 2
+    assert half.sum() * 2.0 == pytest.approx(SMOOTH_MM, abs=2.0)
+    np.testing.assert_allclose(smooth(sharp, 50.0), sharp, atol=1e-6)
 
 
 def fibres(directions, spread):
@@ -123,7 +125,7 @@ def test_contributions_of_a_trained_network_account_for_its_score(trained, reade
     pairs = []
     for index in range(len(trained.testing)):
         volume, mask = (tensor[0] for tensor in readers[1].single(index))
-        found = explain(network, volume, mask, baseline, classes=2, voxel_mm=trained.voxel_mm)
+        found = explain(network, volume, mask, baseline, classes=2)
         pairs.append(found.accounts)
     total, expected = np.array(pairs).T
     # One midpoint is not exact for a network with square roots; over scans it accounts for most.

@@ -91,7 +91,7 @@ def test_saliency_tells_the_shares_of_the_shells(job: TrainJob) -> None:
     content = json.loads(path.read_text())
     assert content["b_values"] == [1000, 2000]
     assert sum(content["shell_shares"]) == pytest.approx(1)
-    assert len(content["directions"]) == 6 * job.nside**2
+    assert min(content["shell_shares"]) > 0
 
 
 def test_jobs_file_keeps_the_shells(job: TrainJob, tmp_path: Path) -> None:
