@@ -181,12 +181,18 @@ def _beats_averages(
     simple: Sequence[Contender],
     **options: Any,
 ) -> bool:
-    """Whether the best model is better than all averages, corrected for its rivals of its kind."""
+    """Whether the best model is better than all averages over directions.
+
+    The sentence may be said of a network or of a simple model: each kind has half of the 5 %, and
+    shares it among the models that the best was chosen from.
+    """
     averages = _averages(simple)
     if best is None or not averages:
         return False
-    rivals = len(networks) if best.kind == "network" else len(simple) - len(averages)
-    return network_against_simple(best, averages, networks=max(1, rivals), **options) == "adds"
+    sizes = {"network": len(networks), "simple": len(simple) - len(averages)}
+    kinds = sum(size > 0 for size in sizes.values())
+    rivals = max(1, kinds * sizes[best.kind])
+    return network_against_simple(best, averages, networks=rivals, **options) == "adds"
 
 
 def correct_for_tasks(contests: Sequence[Contest]) -> list[Contest]:
