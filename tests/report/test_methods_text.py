@@ -126,7 +126,8 @@ def test_every_reference_can_be_followed():
     for reference in REFERENCES.values():
         assert re.match(
             r"https://(doi\.org/10\.\d{4,}/\S+|arxiv\.org/abs/\d+\.\d+|"
-            r"www\.jmlr\.org/papers/\S+\.html|pmc\.ncbi\.nlm\.nih\.gov/articles/PMC\d+)$",
+            r"www\.jmlr\.org/papers/\S+\.html|pmc\.ncbi\.nlm\.nih\.gov/articles/PMC\d+|"
+            r"hdl\.handle\.net/\d+/\d+)$",
             reference.url,
         )
         assert re.search(r"\((19|20)\d\d\)", reference.text)

@@ -159,7 +159,8 @@ def _verdict(facts: SaliencyFacts, p: float | None) -> str:
     if facts.significant_voxels:
         share = 100 * facts.significant_voxels / max(facts.brain_voxels or 1, 1)
         where = ", ".join(f"{mm:.0f}" for mm in facts.peak_mm)
-        tell = "go with the true number" if facts.of_number else "tell the true class from others"
+        number = "go with the true number"
+        tell = number if facts.of_number else "tell the true class from the others"
         return (
             f"In {facts.significant_voxels} voxels ({share:.1f} % of the brain) contributions to "
             f"the score of {people} {tell}, corrected over all "
