@@ -26,7 +26,7 @@ RUN python3 -m venv /build \
     && /build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --require-hashes \
         --wheel-dir /wheels --requirement /locks/requirements-sdist.lock
 
-# The compiler for the kernels (nn/compiled); the wheel holds what it made.
+# The compiler for the kernels (bids_gevnet/compiled); the wheel holds what it made.
 FROM tools AS wheel
 # hadolint ignore=DL3008
 RUN apt-get update \

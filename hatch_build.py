@@ -1,4 +1,4 @@
-"""Compile the kernels of `bids_gevnet.nn.compiled` when a wheel or an editable install is made.
+"""Compile the kernels of `bids_gevnet.compiled` when a wheel or an editable install is made.
 
 With a C++ compiler the wheel is one for this platform, without one it is pure Python and the app
 runs on its PyTorch code. BIDS_GEVNET_COMPILE=never makes the pure wheel in any case, =always fails
@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("bids_gevnet", "nn", "compiled")
+FOLDER = Path("bids_gevnet", "compiled")
 
 
 class CompileKernels(BuildHookInterface[Any]):

@@ -47,7 +47,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
 
 
 def test_a_compiler_makes_a_wheel_for_this_platform_and_none_makes_a_pure_one(wheel, tmp_path):
-    library = "bids_gevnet/nn/compiled/kernels.so"
+    library = "bids_gevnet/compiled/kernels.so"
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name.endswith(f"-py3-none-{platform}.whl")
     assert library in zipfile.ZipFile(wheel).namelist()

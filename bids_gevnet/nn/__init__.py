@@ -25,15 +25,16 @@ Read in this order:
 2. `steerable_kernels`: the kernels that commute with a change of frame, first and second order;
 3. `gauge_convolution`: GEConv, Eq. (1), and GEVConv, Definition 3.3 and Eq. (3), computed by
    `fused_volterra` from the `response_matrices` of a grid (`all_products` for more products);
-   `compiled` has the same in C++ for the CPU;
+   `bids_gevnet.compiled` has the same in C++ for the CPU;
 4. `nonlinearity`, `norm`, `pool`: what stands between two convolutions (`geometry` keeps the
    constants of a grid out of model files);
 5. `gevnet`: networks on a sphere, written as the paper writes them; `deepsphere` is what
    the paper compares them with;
 6. `ckn`: the kernel network across voxels, with `kappa`, `kmeans`, `inverse_sqrt` and
    `volume_convolution`;
-7. `compound`: both together classify a scan, piece by piece (`staged`, `gevnet_stages`), and
-   learn from a part of it (`blocks`, `block_features`);
+7. `compound`: both together classify a scan, piece by piece (`staged`, `gevnet_stages`), several
+   shells decorrelated (`shell_whitening`), and learn from a part of it (`blocks`,
+   `block_features`);
 8. `registry`: every network by name, those of other packages too; `zoo` lists the paper's,
    `builders` builds them;
 9. `attribution`: which voxels and directions a prediction rests on.

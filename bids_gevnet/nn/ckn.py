@@ -34,9 +34,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bids_gevnet.compiled.encoding import compiled_encode
+from bids_gevnet.compiled.library import serves
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.compiled.encoding import compiled_encode
-from bids_gevnet.nn.compiled.library import serves
 from bids_gevnet.nn.inverse_sqrt import inverse_sqrt
 from bids_gevnet.nn.kappa import QUADRATIC, Kappa
 from bids_gevnet.nn.kmeans import spherical_kmeans

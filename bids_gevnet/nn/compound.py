@@ -16,9 +16,9 @@ Files hold the pixel of each opposite pair with the smaller nested index, in inc
 brain voxel if that one is.
 
 Several shells are channels of the same volumes, because their points on the sphere are the same:
-filters of the CKN's first layer then have k times the entries, so that patches of all shells are
-compared together. 4 * 27 more parameters per shell: 3,164 for one, 3,272 for two. All else is
-as for one shell.
+they are decorrelated (`shell_whitening`), and filters of the CKN's first layer have k times the
+entries, so that patches of all shells are compared together. 4 * 27 more parameters per shell:
+3,164 for one, 3,272 for two. All else is as for one shell.
 
 Memory. Volumes go through the CKN a few directions at a time and voxels through the spherical
 network a few at a time, see `staged`: loss and gradients are those of the undivided network.
@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -49,6 +50,7 @@ from bids_gevnet.nn.block_features import block_features
 from bids_gevnet.nn.blocks import BlockBatch
 from bids_gevnet.nn.gevnet import GEVNet
 from bids_gevnet.nn.gevnet_stages import gevnet_stages
+from bids_gevnet.nn.shell_whitening import ShellWhitening
 from bids_gevnet.nn.staged import Finish, Staged
 from bids_gevnet.sphere.resampling import expand_index
 
@@ -260,6 +262,7 @@ class CompoundNetwork(ScanNetwork):
         # A module at run time; the protocol says what the compound network needs of it.
         self.sphere: Any = sphere
         self.bumps = Bumps() if ckn is None else None
+        self.whitening = ShellWhitening(shells) if ckn is not None and shells > 1 else None
         self.pieces = pieces or Pieces()
         self.block_pieces = self.pieces
         self.regions: RegionMeans | None = None  # set where training takes blocks
@@ -298,10 +301,18 @@ class CompoundNetwork(ScanNetwork):
             for name, part in parts.items()
         }
 
-    def initialise_(self, volumes: Iterable[Tensor], **options: int) -> None:
-        """Start the filters of the CKN, if there is one, from training volumes; see `CKN`."""
-        if self.ckn is not None:
-            self.ckn.initialise_(volumes, **options)
+    def initialise_(
+        self, volumes: Iterable[Tensor], *, n_volumes: int = 16, **options: int
+    ) -> None:
+        """Start what stands before the sphere from training volumes; see `CKN`."""
+        if self.ckn is None:
+            return
+        drawn = list(islice(volumes, n_volumes))
+        if self.whitening is not None:
+            self.whitening.fit_(drawn)
+            like = self.whitening.mean
+            drawn = [self.whitening(volume.to(like)[None])[0] for volume in drawn]
+        self.ckn.initialise_(drawn, n_volumes=n_volumes, **options)
 
     def forward(self, scans: Tensor | BlockBatch, masks: Tensor | None = None) -> Tensor:
         """Score the classes.
@@ -421,8 +432,9 @@ class CompoundNetwork(ScanNetwork):
         return _prepend(self._to_volumes, ckn.staged())
 
     def _to_volumes(self, x: Tensor) -> Tensor:
-        """(directions, shells, X, Y, Z) of any type to the network's type."""
-        return x.to(self._dtype)
+        """(directions, shells, X, Y, Z) of any type to the network's type, decorrelated."""
+        x = x.to(self._dtype)
+        return x if self.whitening is None else cast("Tensor", self.whitening(x))
 
     def _to_sphere(self, x: Tensor) -> Tensor:
         """(directions, channels, voxels) to (points, channels, voxels)."""

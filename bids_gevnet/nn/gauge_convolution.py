@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
+from bids_gevnet.compiled.library import serves
+from bids_gevnet.compiled.volterra import compiled_volterra
 from bids_gevnet.errors import InputError
 from bids_gevnet.nn.all_products import FullProducts, variance_shares
-from bids_gevnet.nn.compiled.library import serves
-from bids_gevnet.nn.compiled.volterra import compiled_volterra
 from bids_gevnet.nn.fused_volterra import Plan, volterra
 from bids_gevnet.nn.response_matrices import BlockedOperator, response_values
 from bids_gevnet.nn.steerable_kernels import Response, n_bases, response_scale, responses

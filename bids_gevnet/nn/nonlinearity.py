@@ -33,9 +33,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bids_gevnet.compiled.fibre import COEFFICIENTS, compiled_moments, compiled_relu
+from bids_gevnet.compiled.library import serves
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.compiled.fibre import COEFFICIENTS, compiled_moments, compiled_relu
-from bids_gevnet.nn.compiled.library import serves
 from bids_gevnet.nn.fused_volterra import Workspace, scratch_bytes
 from bids_gevnet.nn.geometry import GeometryModule
 from bids_gevnet.nn.norm import MomentNorm

@@ -38,8 +38,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bids_gevnet.nn.compiled.fibre import compiled_moments
-from bids_gevnet.nn.compiled.library import serves
+from bids_gevnet.compiled.fibre import compiled_moments
+from bids_gevnet.compiled.library import serves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bids_gevnet.compiled import library as kernels
+from bids_gevnet.compiled.spline import sample_spline as sample_spline_compiled
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -194,6 +197,8 @@ def sample_spline(coefficients: torch.Tensor, positions: torch.Tensor) -> torch.
     values : (v,) tensor
         0 more than half a voxel beyond the outermost voxel centres.
     """
+    if kernels.serves(coefficients, positions):
+        return sample_spline_compiled(coefficients, positions)
     size = CHUNK if positions.device.type == "cpu" else _GPU_CHUNK
     parts = [_sample(coefficients, part) for part in torch.split(positions, size)]
     return torch.cat(parts) if parts else positions.new_zeros(0)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bids_gevnet.nn.compiled.library import call, integers, pointer, threads
+from bids_gevnet.compiled.library import call, integers, pointer, threads
 
 COEFFICIENTS = (1, 3, 5)  # per channel: bandlimits 0, 1 and 2
 

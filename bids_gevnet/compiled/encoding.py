@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bids_gevnet.nn.compiled.library import call, integers, pointer, threads
+from bids_gevnet.compiled.library import call, integers, pointer, threads
 
 
 @torch.library.custom_op("bids_gevnet::compiled_encode", mutates_args=())

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bids_gevnet.nn.compiled.library import call, integers, number, pointer, pointers, threads
+from bids_gevnet.compiled.library import call, integers, number, pointer, pointers, threads
 
 
 @torch.library.custom_op("bids_gevnet::compiled_volterra", mutates_args=())

@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
+from bids_gevnet.compiled.library import level, use
 from bids_gevnet.nn.ckn import CKNLayer
-from bids_gevnet.nn.compiled.library import level, use
 from bids_gevnet.nn.kappa import LINEAR, QUADRATIC, Kappa
 
 LEVELS = ("baseline", "v3", "v4")

@@ -8,15 +8,15 @@ import sys
 import pytest
 import torch
 
+from bids_gevnet.compiled import build as building
+from bids_gevnet.compiled import library
+from bids_gevnet.compiled.build import NoCompilerError, build, levels
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.compiled import build as building
-from bids_gevnet.nn.compiled import library
-from bids_gevnet.nn.compiled.build import NoCompilerError, build, levels
 
 compiled = pytest.mark.skipif(library.level() == "none", reason="no compiled kernels here")
 ADD = (
     "import torch; from bids_gevnet.nn import CKN;"
-    "from bids_gevnet.nn.compiled.library import level;"
+    "from bids_gevnet.compiled.library import level;"
     "torch.manual_seed(0); print(level(), CKN()(torch.rand(1, 1, 8, 8, 8)).sum().item())"
 )
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bids_gevnet.nn.compiled.library import level, use
+from bids_gevnet.compiled.library import level, use
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gauge_convolution import GEVConv
 from bids_gevnet.sphere.healpix_grid import healpix

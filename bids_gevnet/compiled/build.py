@@ -1,6 +1,6 @@
 """Compile the kernels of this folder into one shared library, where there is a C++ compiler.
 
-    python bids_gevnet/nn/compiled/build.py           # says what it made, or why it made nothing
+    python bids_gevnet/compiled/build.py           # says what it made, or why it made nothing
 
 Needs nothing but the standard library, because it runs when a wheel is built (`hatch_build.py`).
 Every source is compiled once per instruction set of the x86-64 family, and once elsewhere: the

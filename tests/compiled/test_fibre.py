@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bids_gevnet.nn.compiled.fibre import compiled_moments
-from bids_gevnet.nn.compiled.library import level, use
+from bids_gevnet.compiled.fibre import compiled_moments
+from bids_gevnet.compiled.library import level, use
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.nonlinearity import RegularNonlinearity, RegularNorm
 from bids_gevnet.nn.norm import channel_moments

@@ -1,6 +1,6 @@
 """The shared library of compiled kernels: found, loaded and called.
 
-The kernels do on the CPU, in float32, what the PyTorch code of this package does everywhere: the
+The kernels do on the CPU, in float32, what PyTorch code of `nn` and `dwi` does everywhere: the
 same numbers up to rounding, several times faster, because what lies between two steps stays in
 registers and the first caches. Whatever is not float32 on a CPU, and every machine without the
 library, takes the PyTorch code.
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bids_gevnet.compiled.build import LIBRARY, digest
 from bids_gevnet.errors import InputError
-from bids_gevnet.nn.compiled.build import LIBRARY, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +114,7 @@ def call(name: str, *arguments: object) -> None:
         raise InputError(
             expected="the library of compiled kernels",
             found=f"none at {LIBRARY}",
-            remedy="python -m bids_gevnet.nn.compiled.build",
+            remedy="python -m bids_gevnet.compiled.build",
         )
     if getattr(library, f"{name}_{level()}")(*arguments) != 0:
         raise MemoryError(f"not enough memory for the kernel {name}")
