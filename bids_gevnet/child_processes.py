@@ -2,8 +2,14 @@
 
 import multiprocessing
 import os
+import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import wait
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""What asks a program to stop."""
 
 
 def end_with_parent() -> None:
@@ -19,3 +25,30 @@ def end_with_parent() -> None:
 def _end_with(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
+
+
+@contextmanager
+def holding_signals() -> Iterator[None]:
+    """Let the signals that stop a program wait until the end of the block.
+
+    For blocks that start a process: one whose parent ends before it was told what to do complains
+    on the terminal, or waits for ever.
+
+    A mask would not do: the system hands a signal to any thread, and Python answers in the main
+    one. No other thread is ever interrupted by an answer, so nothing changes there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    waiting: list[int] = []
+    before = {
+        number: signal.signal(number, lambda received, _: waiting.append(received))
+        for number in STOP_SIGNALS
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for received in waiting:
+            signal.raise_signal(received)

@@ -11,8 +11,11 @@ _PATTERN = "crash-*.txt"
 _TRACEBACK = re.compile(r"^([ \t]*)Traceback \(most recent call last\):\n", re.MULTILINE)
 _OUR_ERRORS = frozenset({"ParticipantError", "InputError", "WorkflowBuildError"})
 """Errors whose message is a sentence for the user and needs no class name before it."""
+_NO_MEMORY = (
+    r"MemoryError|OutOfMemory|out of memory|(?:allocate|enough) memory|bad_alloc|map segment"
+)
 _REMEDIES = {
-    r"MemoryError|OutOfMemory|out of memory|(?:allocate|enough) memory|bad_alloc|map segment": (
+    _NO_MEMORY: (
         "this stage needs more memory than there is: run the same command again with a smaller "
         "--nprocs, --batch-size or --devices, with a coarser --output-resolution, or on a machine "
         "with more memory"
@@ -102,3 +105,8 @@ def explain_shortage(text: str) -> str | None:
         if re.search(pattern, text, re.IGNORECASE):
             return remedy
     return None
+
+
+def tells_of_memory(text: str) -> bool:
+    """Whether an error says that memory ran out."""
+    return re.search(_NO_MEMORY, text, re.IGNORECASE) is not None

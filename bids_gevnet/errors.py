@@ -38,6 +38,32 @@ def name_people(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
+def count_people(count: int) -> str:
+    """Say how many participants.
+
+    >>> count_people(1), count_people(3)
+    ('1 participant', '3 participants')
+    """
+    return f"{count} participant{'' if count == 1 else 's'}"
+
+
+def describe_unreadable(error: Exception) -> str:
+    r"""Say why a text file cannot be read, without the words of Python's own messages.
+
+    >>> describe_unreadable(UnicodeDecodeError("utf-8", b"a\xff", 1, 2, "invalid start byte"))
+    'it is not text in UTF-8, from byte 2 on'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not text in UTF-8, from byte {error.start + 1} on"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if str(error).startswith("Exceeds the limit"):
+        return "a number of more digits than can be read"
+    return str(error)
+
+
 class BidsGevnetError(Exception):
     """Base of all errors that are reported as a sentence, without a traceback.
 

@@ -121,8 +121,14 @@ class WorkLayout:
         """Remove what the app made here; what somebody else keeps in the folder stays."""
         for folder in (self.caches, self.crash_files, *map(self.nodes, get_args(Level))):
             shutil.rmtree(folder, ignore_errors=True)
+        self.in_use.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self.root.rmdir()
+
+    @property
+    def in_use(self) -> Path:
+        """Name the lock that every run holds which uses this folder."""
+        return self.root / "in-use.lock"
 
     @property
     def crash_files(self) -> Path:

@@ -28,9 +28,10 @@ HEAD = """\
 # What happens when
 
 For whoever writes scripts around the app, or wonders what a broken dataset does. Every case below
-runs through the command line in the tests. Exit codes: 0 done, 1 some participants failed or were
-left out and the others are done, 2 the input or the command cannot be used at all, 70 stopped by
-something unforeseen. There is never a traceback on the terminal; where one helps, it is kept in a
+runs through the command line in the tests. Exit codes: 0 done, 1 something is left undone, such
+as a participant that cannot be processed or a run that a full disk stopped, and the rest is done,
+2 the input or the command cannot be used at all, 70 stopped by something unforeseen or for want of
+memory. There is never a traceback on the terminal; where one helps, it is kept in a
 file that the sentence names.
 
 `make what-happens` runs all cases again and writes this page.

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
-from bids_gevnet.bids.gradient_files import read_bval
 from bids_gevnet.bids.images import read_voxel_mm
 from bids_gevnet.bids.records import DiffusionRun
-from bids_gevnet.bids.scans import Scan
+from bids_gevnet.bids.scans import Scan, scan_gradients
 from bids_gevnet.bids.templates import template_label
 from bids_gevnet.dwi.coherence import COARSEST_MM
 from bids_gevnet.dwi.phase_encoding import readout_time
-from bids_gevnet.dwi.shells import Shells, choose_shells, find_shells
+from bids_gevnet.dwi.shells import choose_shells, find_shells
 from bids_gevnet.errors import ParticipantError
 from bids_gevnet.facts import (
     AcquisitionFacts,
@@ -200,23 +199,20 @@ def _correction(plan: CorrectionPlan, tools: Tools) -> CorrectionFacts:
     )
 
 
-def _shells(scan: Scan, settings: PreprocessingSettings) -> Shells:
-    bvals = np.concatenate([read_bval(run.bval) for run in scan.runs])
-    return find_shells(bvals, b0_threshold=settings.b0_threshold)
-
-
 def _tensor(scan: Scan, settings: PreprocessingSettings) -> TensorFacts:
+    bvals, bvecs = scan_gradients(scan, b0_threshold=settings.b0_threshold)
     try:
-        return tensor_facts(_shells(scan, settings))
+        return tensor_facts(find_shells(bvals, b0_threshold=settings.b0_threshold), bvecs)
     except ParticipantError:  # as below
         return TensorFacts()
 
 
 def planned_sphere(scan: Scan, settings: PreprocessingSettings) -> SphereFacts:
     """State which shells of a scan go on the sphere; nothing if it has none that fit."""
-    shells = _shells(scan, settings)
+    bvals, bvecs = scan_gradients(scan, b0_threshold=settings.b0_threshold)
+    shells = find_shells(bvals, b0_threshold=settings.b0_threshold)
     try:
         chosen = choose_shells(shells, settings.shell)
     except ParticipantError:  # a scan that cannot be sampled must not keep the others waiting
         return SphereFacts()
-    return sampling_facts(chosen, shells, settings.nside)
+    return sampling_facts(chosen, shells, settings.nside, bvecs)

@@ -341,6 +341,7 @@ def _stage_nodes(scan: Scan, context: ScanContext, *, native_gb: float) -> dict[
                 template=grid.label,
                 resolution_mm=settings.output_resolution,
                 sources=[run.uri for run in scan.runs],
+                **_named_sources(first),
                 acquisition=shared_acquisition([run.metadata for run in scan.runs]),
                 spatial_reference=spatial_reference(grid.label, settings.template),
                 num_threads=threads,
@@ -351,6 +352,13 @@ def _stage_nodes(scan: Scan, context: ScanContext, *, native_gb: float) -> dict[
             mem_gb=0.5 + standard_gb + native_gb,
         ),
     }  # fmt: skip
+
+
+def _named_sources(run: DiffusionRun) -> dict[str, str]:
+    """Name the mask and the transform that were given with a scan, as far as there are any."""
+    transform = None if run.preprocessed is None else run.preprocessed.transform
+    given = {"mask_source": run.mask, "transform_source": transform}
+    return {key: run.uri_of(path) for key, path in given.items() if path is not None}
 
 
 def _connect_stages(

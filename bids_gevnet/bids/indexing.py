@@ -120,7 +120,7 @@ def images_by_participant(
     except Exception as error:
         raise InputError(
             expected="entities and values that pybids can look for in --bids-filter-file",
-            found=f"{reprlib.repr(query)} ({type(error).__name__}: {str(error)[:200]})",
+            found=_explain_refusal(query, error),
             remedy='write for instance {"dwi": {"acquisition": "b1000"}}',
         ) from error
     for image in sorted(map(Path, selected)):
@@ -134,3 +134,18 @@ def images_by_participant(
         if match := place.fullmatch(str(image.relative_to(dataset_dir))):
             grouped.setdefault(match.group(1), []).append(image)
     return grouped
+
+
+def _explain_refusal(query: Mapping[str, Any], error: Exception) -> str:
+    """Say which part of a query pybids refuses; in its own words where it is none of these."""
+    arguments = {"absolute_paths", "invalid_filters", "return_type", "scope", "target"}
+    if taken := sorted(arguments & set(query)):
+        return f"{', '.join(taken)}: an argument of pybids, not an entity"
+    for name, value in query.items() if query.get("regex_search") else ():
+        for pattern in value if isinstance(value, list) else [value]:
+            try:
+                re.compile(str(pattern))
+            except re.error as fault:
+                return f"{pattern!r} for {name}, which is not a regular expression ({fault})"
+    words = re.split(r"\[SQL|\. If you're sure", str(error))[0]  # and then hints for programmers
+    return f"{reprlib.repr(query)} ({words.strip()[:200]})"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, describe_unreadable
 
 DEFAULT_TARGETS = ("diagnosis", "group")
 
@@ -47,7 +47,7 @@ def read_participants(dataset_dir: Path) -> pd.DataFrame:
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InputError(
             expected=f"a tab-separated table in {path}",
-            found=f"none ({error})",
+            found=f"none ({describe_unreadable(error)})",
             remedy="save the table as tab-separated text in UTF-8",
         ) from None
     rows = [row for row in rows if row]

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.errors import describe_unreadable
+
 _LARGEST_TEXT = 1 << 26
 """Bytes; the longest sidecars that converters write are a hundred times shorter."""
 
@@ -21,15 +23,18 @@ def read_text(path: Path) -> str:
         raise OSError("it is no regular file")
     if path.stat().st_size > _LARGEST_TEXT:
         raise ValueError(f"it has {path.stat().st_size} bytes, more than any such file needs")
-    return path.read_text(encoding="utf-8-sig")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(describe_unreadable(error)) from None
 
 
 def parse_json(path: Path) -> Any:
     """Read a JSON file, or raise an `OSError` or `ValueError` that says why it cannot be read."""
     try:
         return json.loads(read_text(path))
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    except RecursionError as error:
+        raise ValueError(describe_unreadable(error)) from None
 
 
 def read_json(path: Path) -> Mapping[str, Any]:

@@ -49,11 +49,19 @@ class DiffusionRun:
     @property
     def uri(self) -> str:
         """BIDS URI of the image, by the names in DatasetLinks of our dataset_description.json."""
+        return self.uri_of(self.image)
+
+    def uri_of(self, path: Path) -> str:
+        """BIDS URI of a file of the image's dataset, or the address of another file."""
         if self.preprocessed is not None:
             dataset = self.preprocessed.dataset
-            return f"bids:{dataset.pipeline}:{self.preprocessed.relative_image}"
-        top = self.image.parents[1 if self.session is None else 2]
-        return f"bids:raw:{self.image.relative_to(top.parent)}"
+            name, folder = dataset.pipeline, dataset.folder
+        else:
+            top = self.image.parents[1 if self.session is None else 2]
+            name, folder = "raw", top.parent
+        if path.is_relative_to(folder):
+            return f"bids:{name}:{path.relative_to(folder).as_posix()}"
+        return path.absolute().as_uri()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

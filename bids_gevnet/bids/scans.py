@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from bids_gevnet.bids.gradient_files import GradientTable, read_gradient_table
 from bids_gevnet.bids.images import check_image, read_header, require_series
@@ -123,9 +124,22 @@ def _same_shells(first: DiffusionRun, second: DiffusionRun, *, b0_threshold: flo
 
 def scan_shells(scan: Scan, *, b0_threshold: float) -> Shells:
     """Sort the volumes of all runs of a scan into b0s and shells."""
-    tables = [run_gradients(run, b0_threshold=b0_threshold) for run in scan.runs]
-    bvals = np.concatenate([table.bvals for table in tables])
+    bvals, _ = scan_gradients(scan, b0_threshold=b0_threshold)
     return find_shells(bvals, b0_threshold=b0_threshold)
+
+
+def scan_gradients(
+    scan: Scan, *, b0_threshold: float
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Read b-values (n,) and vectors (n, 3) of all runs of a scan.
+
+    Vectors have the axes of the files: runs of one scan are on one grid, so those are the same.
+    """
+    tables = [run_gradients(run, b0_threshold=b0_threshold) for run in scan.runs]
+    return (
+        np.concatenate([table.bvals for table in tables]),
+        np.concatenate([table.bvecs for table in tables]),
+    )
 
 
 def require_same_shells(participants: Sequence[Participant], *, b0_threshold: float) -> None:

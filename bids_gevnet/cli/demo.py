@@ -8,17 +8,22 @@ and length of training were chosen on cohorts of other seeds (11 and 12 of bench
 
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import nibabel as nib
 import numpy as np
 from numpy.typing import NDArray
 
+from bids_gevnet.bids.reading import read_json
 from bids_gevnet.cli import phantom, run
+from bids_gevnet.facts.saliency import SaliencyFacts
 from bids_gevnet.phantom.anatomy import grid_points
-from bids_gevnet.phantom.fibres import crossing_region
+from bids_gevnet.phantom.effects import group_state
+from bids_gevnet.phantom.fibres import CROSSING_CENTRE_MM, REGION_RADIUS_MM, crossing_region
 
 _COHORT = (
     *("--groups", "AD,DLB", "--per-group", "12", "--sites", "2", "--seed", "5"),
@@ -29,6 +34,7 @@ _TRAINING = (
     *("--folds", "3", "--epochs", "12", "--samples-per-class", "64", "--learning-rate", "0.003"),
     "--no-leave-site-out",
 )
+_WIDTH = 79
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,11 +69,12 @@ def tell_results(output: Path) -> int:
         print(f"There is no group report in {output}.")
         return 1
     metrics = json.loads((output / "group_metrics.json").read_text(encoding="utf-8"))
+    _say("Planted", _planted())
     for task in metrics["tasks"]:
-        print(f"{task['headline']['sentence']}\n  {task['headline']['numbers']}")
+        _say("Found", task["headline"]["sentence"])
     places = [(report, "the answer first, then what simpler models reach, and where it looks")]
     for path in sorted(output.glob("models/*/saliency.nii.gz")):
-        print(f"  {compare_with_truth(path)}")
+        _say("Where", compare_with_truth(path))
         picture = path.with_name("saliency_and_truth.png")
         draw_beside_truth(path, picture)
         places.append((picture, "where the network looked, beside where the groups truly differ"))
@@ -88,20 +95,52 @@ def tell_results(output: Path) -> int:
     return 0
 
 
+def _planted() -> str:
+    """Say how the groups of the cohort were made to differ."""
+    options = phantom.build_parser().parse_args(["cohort", *_COHORT])
+    settings = phantom.settings_from_options(options)
+    usual, changed = (group_state(settings, group).crossing_angle_deg for group in (0, 1))
+    return (
+        f"In one group fibres cross at {changed:.0f} instead of {usual:.0f} degrees, in a region "
+        f"of {REGION_RADIUS_MM:.0f} mm radius on either side of the brain. Nothing else differs "
+        "between the groups; the mean over directions is the same in both."
+    )
+
+
+def _say(head: str, text: str) -> None:
+    """Print a paragraph beside its heading."""
+    print(textwrap.fill(text, _WIDTH, initial_indent=f"{head:9}", subsequent_indent=" " * 9))
+
+
 def compare_with_truth(saliency: Path) -> str:
     """Say how much of a phantom study's saliency lies where its groups truly differ."""
-    values, region = _read_with_truth(saliency)
+    values, region, affine = _read_with_truth(saliency)
     brain = values != 0
     inside, outside = values[region & brain], values[~region & brain]
     if inside.size == 0 or outside.size == 0:
         return "The network's saliency was not compared with the truth: no voxel lies in it."
+    peak = affine[:3, :3] @ np.unravel_index(int(values.argmax()), values.shape) + affine[:3, 3]
+    mirrored = np.array([abs(peak[0]), *peak[1:]])
+    distance = float(np.linalg.norm(mirrored - CROSSING_CENTRE_MM))
     above = float(np.mean(inside[:, None] > outside[None]))
-    strongest = np.sort(values[brain])[-inside.size]
-    found = int(np.sum(inside >= strongest))
+    found = int(np.sum(inside >= np.sort(values[brain])[-inside.size]))
     return (
-        f"Where the network looks: of the {inside.size} strongest voxels {found} lie in the "
-        f"region that truly differs ({inside.size**2 / brain.sum():.0f} by chance); a voxel there "
-        f"ranks above one elsewhere {above:.0%} of the time (50 % by chance)."
+        f"The voxel that the network's answers rest on most is {distance:.0f} mm from the centre "
+        f"of the region that truly differs. Of the {inside.size} strongest voxels {found} lie in "
+        f"that region ({inside.size**2 / brain.sum():.1f} by chance); a voxel there ranks above "
+        f"one elsewhere {above:.0%} of the time (50% by chance). "
+        f"{_tested(saliency.with_name('saliency.json'))}"
+    ).rstrip()
+
+
+def _tested(path: Path) -> str:
+    """Say what the study itself could tell without knowing the truth."""
+    facts, _ = SaliencyFacts.from_json(read_json(path))
+    if facts.significant_voxels is None:
+        return ""
+    return (
+        f"Without knowing the truth, the report marks {facts.significant_voxels} of "
+        f"{facts.brain_voxels} voxels as beyond chance."
     )
 
 
@@ -109,33 +148,55 @@ def draw_beside_truth(saliency: Path, picture: Path) -> None:
     """Draw a phantom study's saliency above the region in which its groups truly differ."""
     from matplotlib.figure import Figure
 
-    values, region = _read_with_truth(saliency)
+    values, region, affine = _read_with_truth(saliency)
+    brain = values != 0
     fullest = [int(np.bincount(places).argmax()) for places in np.nonzero(region)]
-    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
     rows = zip(
         figure.subplots(2, 3),
-        (np.clip(values, 0, None), (values != 0) * (0.25 + 0.75 * region)),
+        (np.clip(values, 0, None), region * values.max()),
         ("where the network looks", "where the groups differ"),
         strict=True,
     )
     for axes, volume, title in rows:
         for plane, axis in enumerate(axes):
-            axis.imshow(
-                np.take(volume, fullest[plane], plane).T,
+            shown, truth, head = (
+                np.take(each, fullest[plane], plane).T for each in (volume, region, brain)
+            )
+            drawn = axis.imshow(
+                np.where(head, shown, np.nan),
                 origin="lower",
                 cmap="magma",
                 vmin=0,
-                vmax=volume.max(),
+                vmax=values.max(),
             )
-            axis.set(xticks=[], yticks=[])
+            axis.contour(np.kron(truth, np.ones((8, 8))), [0.5], **_outline(truth.shape))
+            axis.set(xticks=[], yticks=[], facecolor="0.85")
+            at_mm = affine[plane, plane] * fullest[plane] + affine[plane, 3]
+            axis.set_title(f"{'xyz'[plane]} = {at_mm:.0f} mm", fontsize=9)
         axes[0].set_ylabel(title)
+    figure.colorbar(drawn, ax=figure.axes, shrink=0.6, label="z of contributions to the answer")
+    figure.supxlabel("The line is the region in which the groups were made to differ.", fontsize=9)
     figure.savefig(picture, dpi=120)
 
 
-def _read_with_truth(saliency: Path) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _outline(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options that put the outline of a region along the edges of its voxels."""
+    height, width = shape
+    return {
+        "extent": (-0.5, width - 0.5, -0.5, height - 0.5),
+        "colors": "cyan",
+        "linewidths": 1.5,
+    }
+
+
+def _read_with_truth(
+    saliency: Path,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
     image = nib.load(saliency)
     values = np.asarray(image.dataobj, float)
-    return values, crossing_region(grid_points(values.shape, image.affine)) > 0.5
+    region = crossing_region(grid_points(values.shape, image.affine)) > 0.5
+    return values, region, image.affine
 
 
 if __name__ == "__main__":

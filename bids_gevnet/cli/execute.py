@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bids_gevnet.crash_files import has_crashes, read_crashes
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, describe_unreadable
 from bids_gevnet.layout import WorkLayout
 from bids_gevnet.settings import LARGEST_FILE, ExecutionSettings, read_toml
 
@@ -114,7 +114,7 @@ def _read_yaml(path: Path) -> Any:
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise InputError(
             expected="a readable file for --use-plugin",
-            found=f"{path} ({str(error)[:500]})",
+            found=f"{path} ({describe_unreadable(error)[:500]})",
             remedy="check its path and syntax",
         ) from None
 

@@ -40,7 +40,14 @@ class Finisher:
     def is_finished(self, participant: Participant) -> bool:
         """Whether everything of a participant is there and as it would be made again."""
         manifest = read_manifest(self.request.output.manifest(participant.label))
-        if manifest is None or manifest.made_from != self._made_from(participant):
+        if manifest is None:
+            return False
+        if manifest.made_from != self._made_from(participant):
+            log.warning(
+                "sub-%s: finished before from other input, with other settings or by another "
+                "version, so it is made again",
+                participant.label,
+            )
             return False
         damaged = manifest.damaged(self.request.output_dir)
         if damaged:

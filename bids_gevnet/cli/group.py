@@ -16,10 +16,10 @@ from bids_gevnet.bids.manifest import read_manifest
 from bids_gevnet.bids.writing import write_json, write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.intermediates import discard_damaged_stages
-from bids_gevnet.cli.locks import locked
+from bids_gevnet.cli.locks import locked, using
 from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
-from bids_gevnet.errors import InputError, printable
+from bids_gevnet.errors import InputError, count_people, printable
 from bids_gevnet.learn.cohort.left_out import UNREADABLE, LeftOut, name_left_out
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.settings import TaskKind, to_toml
@@ -54,7 +54,9 @@ def run_group_level(request: Request) -> int:
 
         validation = plan_validation(request)
         with locked(request.output.locks, ["group"]):
-            return _run(request, lambda: init_external_wf(validation), {}, EXTERNAL_STAGES)
+            return _run_and_clean(
+                request, lambda: init_external_wf(validation), {}, EXTERNAL_STAGES
+            )
     study = plan_group_level(request)
     from bids_gevnet.workflows.group import GROUP_STAGES, init_group_wf
 
@@ -65,7 +67,7 @@ def run_group_level(request: Request) -> int:
         return init_group_wf(study)
 
     with locked(request.output.locks, ["group"]):
-        return _run(request, build, titles, GROUP_STAGES)
+        return _run_and_clean(request, build, titles, GROUP_STAGES)
 
 
 def announce_time(study: "StudyContext") -> None:
@@ -166,11 +168,28 @@ def refuse_damaged(request: Request, cohort: "Cohort") -> None:
         labels = " ".join(damaged)
         raise InputError(
             expected="derivatives as the participant level wrote them",
-            found=f"missing or changed files of {len(damaged)} participants: "
+            found=f"missing or changed files of {count_people(len(damaged))}: "
             + "; ".join(f"sub-{label}: {names[0]}" for label, names in damaged.items()),
             remedy=f"run the participant level again with --participant-label {labels}, which "
             f"makes them again, or give --exclude-participant-label {labels}",
         )
+
+
+def _run_and_clean(
+    request: Request,
+    build: "Callable[[], Workflow]",
+    titles: Mapping[str, str],
+    stages: Mapping[str, str],
+) -> int:
+    """Run the graph and, where that is asked for and all went well, remove what it left."""
+    with using(request.work) as is_last:
+        code = _run(request, build, titles, stages)
+        if code == 0 and request.settings.execution.clean_workdir:
+            if is_last():
+                request.work.remove()
+            else:
+                shutil.rmtree(request.work.nodes("group"), ignore_errors=True)
+    return code
 
 
 def _run(

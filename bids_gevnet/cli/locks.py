@@ -1,12 +1,13 @@
-"""One run per participant and output: a second one is refused, never mixed in."""
+"""One run per participant and output, and no work directory removed under another run."""
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bids_gevnet.errors import InputError
+from bids_gevnet.layout import WorkLayout
 
 
 @contextmanager
@@ -31,6 +32,42 @@ def locked(folder: Path, names: Sequence[str]) -> Iterator[None]:
                     "give another OUTPUT_DIR and --work-dir",
                 ) from None
         yield
+
+
+@contextmanager
+def using(work: WorkLayout) -> Iterator[Callable[[], bool]]:
+    """Note that a run uses a work directory, which several may share.
+
+    Yields
+    ------
+    is_last : callable
+        Whether no other run uses it any more, so that it may be removed. Asked once, at the end;
+        a run that starts after that waits until this one has ended.
+    """
+    lock = _open_to_share(work.in_use)
+
+    def is_last() -> bool:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    try:
+        yield is_last
+    finally:
+        os.close(lock)
+
+
+def _open_to_share(path: Path) -> int:
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = _open(path)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(path.stat(), os.fstat(lock)):
+                return lock
+        os.close(lock)  # whoever had it removed the work directory
 
 
 def _open(path: Path) -> int:

@@ -592,9 +592,9 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         choices=get_args(Protocol),
         help=f"paper: {PAPER_TRAINING['epochs']} epochs at {PAPER_TRAINING['learning_rate']:g}, "
         f"{PAPER_TRAINING['folds']} folds and {PAPER_TRAINING['samples_per_class']} samples per "
-        "class, whole brains, as the paper has them; the default trains longer and at a higher "
-        "rate, because at the paper's rate the weights hardly move in the few thousand steps of "
-        "a small study. Options below win over either",
+        "class, whole brains, as the paper has them; the default takes few steps at a high rate, "
+        "because at the paper's rate the weights hardly move in the few thousand steps of a small "
+        "study. Options below win over either",
     )
     group.add_argument(
         "--init-model",

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from bids_gevnet.bids.records import DiffusionRun, Participant
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.intermediates import discard_damaged_stages
-from bids_gevnet.cli.locks import locked
+from bids_gevnet.cli.locks import locked, using
 from bids_gevnet.cli.logs import open_log_file, save_traceback
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.cli.reports import write_methods
@@ -45,8 +45,8 @@ def run_participants(request: Request, participants: Sequence[Participant]) -> i
     labels = [f"sub-{participant.label}" for participant in usable]
     if usable:
         _make_folders(request.output_dir, request.work.root)
-        with locked(request.output.locks, labels):
-            messages += _run(request, usable)
+        with locked(request.output.locks, labels), using(request.work) as is_last:
+            messages += _run(request, usable, is_last)
     _summarise(request, participants, messages)
     return int(bool(messages))
 
@@ -163,7 +163,9 @@ def _make_folders(output_dir: Path, work_dir: Path) -> None:
             ) from None
 
 
-def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
+def _run(
+    request: Request, participants: Sequence[Participant], is_last: Callable[[], bool]
+) -> list[str]:
     """Build and run the workflow of all who are not finished; return a sentence per failure."""
     execution = request.settings.execution
     prepare_environment(request.work, execution, threads=1)
@@ -215,7 +217,7 @@ def _run(request: Request, participants: Sequence[Participant]) -> list[str]:
     for failure in failures:
         shutil.copy(failure.crash_file, request.output.logs / failure.crash_file.name)
     _report_failures(request, {failure.owner for failure in failures})
-    if not failures and execution.clean_workdir:
+    if not failures and execution.clean_workdir and is_last():
         request.work.remove()
     return messages + [
         f"{f.owner}: {STAGES.get(f.stage, f.stage)}: {f.message} "

@@ -144,7 +144,7 @@ def describe_time(
         devices.processes > 1
     )
     first = (
-        f"training takes about {_duration(expected.hours)} on this machine with these settings "
+        f"training takes {_about(expected.hours)} on this machine with these settings "
         f"({count}, by a timed step)"
     )
     others = [f"{option} would make it {_duration(hours)}" for option, hours in expected.others]
@@ -155,6 +155,11 @@ def describe_time(
             "(containers/slurm); --resume continues a training that was stopped"
         )
     return lines
+
+
+def _about(hours: float) -> str:
+    duration = _duration(hours)
+    return duration if duration.startswith("less") else f"about {duration}"
 
 
 def _duration(hours: float) -> str:

@@ -62,9 +62,9 @@ def finished_labels(request: Request) -> list[str]:
     missing = sorted(wanted - finished)
     if missing or not finished:
         raise InputError(
-            expected="derivatives of finished participants for --reports-only",
+            expected=f"derivatives of finished participants for --{request.action}",
             found=f"none of {', '.join(missing) or 'anyone'} in {request.output_dir}",
-            remedy="run the participant level first, without --reports-only",
+            remedy=f"run the participant level first, without --{request.action}",
         )
     scanned = {path.name.removeprefix("sub-") for path in request.bids_dir.glob("sub-*")}
     chosen = read_selection(request.settings.selection, finished | scanned)

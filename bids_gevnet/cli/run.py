@@ -9,7 +9,7 @@ from functools import partial
 from bids_gevnet.cli.logs import close_log_files, save_traceback, start_logging
 from bids_gevnet.cli.parser import Request, parse_request
 from bids_gevnet.cli.signals import stopping_on_signals
-from bids_gevnet.crash_files import explain_shortage
+from bids_gevnet.crash_files import explain_shortage, tells_of_memory
 from bids_gevnet.errors import (
     BidsGevnetError,
     InputError,
@@ -65,7 +65,7 @@ def _tell_unforeseen(error: Exception, request: Request | None) -> int:
     """Say in a sentence what nobody has said yet; return the exit code."""
     try:
         return _explain(error, request)
-    except MemoryError:  # not even enough to say what happened
+    except (MemoryError, SystemError):  # not enough to say what happened, or to raise that
         sys.stderr.write(_NO_MEMORY)
         return WorkflowBuildError.exit_code
 
@@ -79,9 +79,9 @@ def _explain(error: Exception, request: Request | None) -> int:
     kept = save_traceback(error, request.output if request is not None else None)
     text = printable(" ".join(f"{type(error).__name__}: {error}".split())[:500]).rstrip(": ")
     remedy = explain_shortage(text) or "report it with that file"
+    why = "memory ran out" if tells_of_memory(text) else "of an error that was not foreseen"
     print(
-        f"bids_gevnet: stopped by an error that was not foreseen ({text}). What to do: {remedy}; "
-        f"details: {kept}",
+        f"bids_gevnet: stopped because {why} ({text}). What to do: {remedy}; details: {kept}",
         file=sys.stderr,
     )
     return WorkflowBuildError.exit_code

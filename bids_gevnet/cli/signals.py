@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from bids_gevnet.child_processes import STOP_SIGNALS
 from bids_gevnet.errors import StoppedError
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _AGAIN_S = 0.1
 
 
@@ -40,7 +40,7 @@ def stopping_on_signals() -> Iterator[None]:
         again.start()
 
     try:
-        before = {number: signal.signal(number, stop) for number in _SIGNALS}
+        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     except ValueError:
         yield
         return
@@ -51,27 +51,3 @@ def stopping_on_signals() -> Iterator[None]:
         sys.unraisablehook = print_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def holding_signals() -> Iterator[None]:
-    """Let the signals that stop the program wait until the end of the block.
-
-    A mask would not do: the system hands a signal to any thread, and Python answers in the main
-    one. No other thread is ever interrupted by an answer, so nothing changes there.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    waiting: list[int] = []
-    before = {
-        number: signal.signal(number, lambda received, _: waiting.append(received))
-        for number in _SIGNALS
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for received in waiting:
-            signal.raise_signal(received)

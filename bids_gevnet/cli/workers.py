@@ -25,9 +25,8 @@ from nipype.pipeline.plugins.multiproc import (
     run_node,
 )
 
-from bids_gevnet.child_processes import end_with_parent
+from bids_gevnet.child_processes import end_with_parent, holding_signals
 from bids_gevnet.cli.intermediates import seal_stage
-from bids_gevnet.cli.signals import holding_signals
 
 _START_METHOD = "forkserver"
 _PRELOADED = (
@@ -77,7 +76,7 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
     def __init__(self, plugin_args: Mapping[str, Any] | None = None) -> None:
         self._owners: dict[str, int] = {}
         """Name of a participant or model to its turn."""
-        self._turns: list[int] = []
+        self._turns = np.empty(0, np.intp)
         """Turn of every node, in Nipype's order."""
         self._threads: dict[int, int] = {}
         """Threads that a node would use if all cores were free."""
@@ -107,12 +106,21 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
 
     def _sort_jobs(self, jobids: Any, scheduler: str = "tsort") -> list[int]:  # noqa: ARG002
         """Order nodes participant by participant, so that results come one after the other."""
-        for node in self.procs[len(self._turns) :]:  # those of a MapNode are added on the way
-            owner = ".".join(str(node.fullname).split(".")[:2])
-            self._turns.append(self._owners.setdefault(owner, len(self._owners)))
+        turn = self._turn()
         ordered = sorted((int(job) for job in jobids), key=lambda job: (self._turns[job], job))
+        if self._free_cores(self.pending_tasks) == 0:
+            ordered = [job for job in ordered if self._turns[job] == turn]
         self._fit_threads(ordered)
         return ordered
+
+    def _turn(self) -> int:
+        """Return whose turn it is: the first who is not finished."""
+        new = self.procs[len(self._turns) :]  # those of a MapNode are added on the way
+        if new:
+            owners = (".".join(str(node.fullname).split(".")[:2]) for node in new)
+            turns = [self._owners.setdefault(owner, len(self._owners)) for owner in owners]
+            self._turns = np.append(self._turns, turns)
+        return int(self._turns[~self.proc_done | self.proc_pending].min())
 
     def _fit_threads(self, jobs: Sequence[int]) -> None:
         """Choose the threads of nodes that can use any number of them.
@@ -123,8 +131,7 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
         new is started meanwhile. Everybody else gets the cores that are free.
         """
         free = int(self._check_resources(self.pending_tasks)[1])
-        unfinished = np.flatnonzero(~self.proc_done | self.proc_pending)
-        turn = min(self._turns[job] for job in unfinished)
+        turn = self._turn()
         for job in jobs:
             node = self.procs[job]
             if hasattr(node.inputs, "num_threads"):
@@ -134,15 +141,31 @@ class LocalProcessesPlugin(MultiProcPlugin):  # type: ignore[misc]
                     node.inputs.num_threads = wanted
 
     def _check_resources(self, running_tasks: Any) -> Any:
-        """Count nodes that run by the threads they were given, not by the cores they found."""
+        """Return free memory, cores and GPUs; cores that others than the first hold are his.
+
+        Others only fill cores that the participant whose turn it is leaves idle. A stage of his
+        never waits until one of theirs has ended: it starts, and they share the cores meanwhile.
+        """
+        cores = self._free_cores(running_tasks)
+        memory_gb, _, gpus = super()._check_resources(running_tasks)
+        if running_tasks and cores == 0:
+            turn = self._turn()
+            cores = self._free_cores(
+                [task for task in running_tasks if self._turns[task[1]] == turn]
+            )
+        return memory_gb, cores, gpus
+
+    def _free_cores(self, running_tasks: Any) -> int:
+        """Count cores that no node uses: each by its threads, not by the cores it found."""
         for _, job in running_tasks:
             if job in self._threads:
                 self.procs[job].n_procs = self.procs[job].inputs.num_threads
-        return super()._check_resources(running_tasks)
+        return int(super()._check_resources(running_tasks)[1])
 
     def _start_pool(self) -> ProcessPoolExecutor:
         return ProcessPoolExecutor(
-            max_workers=self.processors,
+            # Started when they are needed: with stages of others, more than there are cores.
+            max_workers=2 * self.processors,
             initializer=_start_worker,
             initargs=(self._standing_place(),),
             mp_context=multiprocessing.get_context(_START_METHOD),

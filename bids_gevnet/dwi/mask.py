@@ -48,6 +48,10 @@ _SMALLEST_ML = 100.0
 """A brain, even an infant's or one cut by the field of view, is larger."""
 
 
+_THINNEST_MM = 20.0
+"""Even a slab of a brain is wider than that within its slices."""
+
+
 def brain_mask(
     b0: NDArray[np.floating[Any]],
     affine: NDArray[np.float64],
@@ -137,18 +141,31 @@ def _shape_brain(rough: NDArray[np.bool_], sizes: NDArray[np.float64]) -> NDArra
     """Cut bridges, keep the largest piece, close gaps and fill holes."""
     from scipy.ndimage import binary_fill_holes
 
-    core = _largest_piece(_distance_inside(rough, sizes) > BRIDGE_MM)
+    depth_mm = _distance_inside(rough, sizes)
+    core = _largest_piece(depth_mm > BRIDGE_MM)
     brain = _grow(core, sizes, BRIDGE_MM) & rough
     closed: NDArray[np.bool_] = binary_fill_holes(_close(brain, sizes, GAP_MM))
     volume_ml = float(closed.sum() * np.prod(sizes) / 1000)
     if volume_ml < _SMALLEST_ML:
-        raise ParticipantError(
-            expected=f"a brain of more than {_SMALLEST_ML:.0f} ml",
-            found=f"a mask of {volume_ml:.0f} ml",
-            remedy="look at the b0: the scan may be empty, cut, or not of a head; otherwise "
-            "give a mask by another tool (--masking bet)",
-        )
+        raise _no_brain(volume_ml, 2 * float(depth_mm.max()))
     return closed
+
+
+def _no_brain(volume_ml: float, thickness_mm: float) -> ParticipantError:
+    expected = f"a brain of more than {_SMALLEST_ML:.0f} ml"
+    if thickness_mm < _THINNEST_MM:
+        return ParticipantError(
+            expected=expected,
+            found=f"nothing bright in the b0 that is thicker than {thickness_mm:.0f} mm",
+            remedy="look at the b0: bars, rings or specks show a test object or noise, not a "
+            "head. Leave the scan out (--exclude-participant-label)",
+        )
+    return ParticipantError(
+        expected=expected,
+        found=f"a mask of {volume_ml:.0f} ml",
+        remedy="look at the b0: the scan may be empty, cut, or not of a head; otherwise give a "
+        "mask by another tool (--masking bet)",
+    )
 
 
 def head_mask(

@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bids_gevnet.child_processes import end_with_parent
+from bids_gevnet.child_processes import end_with_parent, holding_signals
 from bids_gevnet.dwi.ants_linear import Schedule, register, to_ants_image
 from bids_gevnet.dwi.gradients import voxel_sizes
 from bids_gevnet.dwi.interpolation import coarsen, resample_volume
@@ -157,7 +158,8 @@ def _align_group(
             (target, volume, affine, start, schedule)
             for target, volume, start in zip(targets, volumes, transforms, strict=True)
         ]
-        results = map(_register_one, tasks) if pool is None else pool.map(_register_one, tasks)
+        with holding_signals() if pool else nullcontext():  # processes are started here
+            results = pool.map(_register_one, tasks) if pool else map(_register_one, tasks)
         transforms = np.stack(list(results))
     return transforms
 

@@ -35,6 +35,9 @@ SAME_AXIS_DEG = 2.0
 """Axes nearer than this are one: two digits move a direction by half a degree, and the denser of
 real schemes keep more than five between their directions."""
 
+REPEAT_DEG = 5.0
+"""The same for directions that were turned with the head, which moves between repeats and runs."""
+
 
 @dataclass(frozen=True)
 class Shell:
@@ -47,6 +50,12 @@ class Shell:
     def n_directions(self) -> int:
         """Number of volumes on the shell."""
         return int(self.volumes.size)
+
+    def n_directions_of(self, bvecs: NDArray[np.float64] | None) -> int:
+        """Count the different directions in a table (n, 3); without one, the volumes."""
+        if bvecs is None:
+            return self.n_directions
+        return count_directions(bvecs[self.volumes], tolerance_deg=REPEAT_DEG)
 
     def __str__(self) -> str:
         return f"b = {self.b_value:.0f} ({self.n_directions} directions)"
@@ -140,7 +149,10 @@ def choose_shell(
         raise ParticipantError(
             expected=expected,
             found=str(shells),
-            remedy="choose one of these with --shell, or leave this scan out",
+            remedy="choose another shell with --shell, or leave this scan out"
+            if any(shell.n_directions >= MIN_DIRECTIONS for shell in shells.shells)
+            else "leave this scan out with --bids-filter-file: so few directions do not "
+            "determine a sphere",
         )
     target = PREFERRED_B if wanted is None else wanted
     return min(fit, key=lambda shell: (abs(shell.b_value - target), -shell.n_directions))

@@ -87,6 +87,8 @@ class WriteDerivativesInputSpec(BaseInterfaceInputSpec):
     resolution_mm = traits.Float(mandatory=True, desc="voxel size in template space")
     spatial_reference = traits.Str(desc="where the image is that defines the template's space")
     sources = traits.List(traits.Str(), mandatory=True, desc="BIDS URIs of the raw runs")
+    mask_source = traits.Str(desc="URI of a brain mask that was given")
+    transform_source = traits.Str(desc="URI of a transform that another pipeline left")
     acquisition = traits.Dict(
         key_trait=traits.Str(), value_trait=traits.Any(), desc="metadata that the runs share"
     )
@@ -149,7 +151,7 @@ class WriteDerivatives(SimpleInterface):
         facts = self._gather_facts()
         tasks = [
             *self._native_tasks(names, facts),
-            *self._standard_tasks(names, facts.sphere),
+            *self._standard_tasks(names, facts),
             *self._tensor_tasks(names, facts.tensor),
             *self._cleaning_tasks(names),
         ]
@@ -201,6 +203,7 @@ class WriteDerivatives(SimpleInterface):
         to_template = np.array(inputs.to_template)
         centre = image_centre(inputs.standard_mask)
         acquisition = dict(inputs.acquisition)
+        given = facts.mask.method == "given" and isdefined(inputs.mask_source)
         tasks: list[Callable[[], None]] = [
             lambda: _write_series(
                 series,
@@ -222,14 +225,14 @@ class WriteDerivatives(SimpleInterface):
                 names.native(BRAIN_MASK),
                 inputs.mask,
                 {
-                    "Description": " ".join(filter(None, ("Brain", facts.mask.source))),
+                    "Description": "Brain, as given" if given else "Brain",
                     "Method": facts.mask.method,
-                    "Sources": inputs.sources if facts.mask.source else [_uri(names, reference)],
+                    "Sources": [inputs.mask_source if given else _uri(names, reference)],
                     "SpatialReference": _uri(names, reference),
                 },
             ),
             lambda: write_confound_files(names.native(CONFOUNDS), inputs.confounds),
-            lambda: self._write_transform(names, to_template, centre),
+            lambda: self._write_transform(names, facts.registration, to_template, centre),
         ]
         if isdefined(inputs.uncorrected):
             about = acquisition | {
@@ -242,21 +245,32 @@ class WriteDerivatives(SimpleInterface):
         return tasks
 
     def _write_transform(
-        self, names: DerivativeNames, to_template: FloatArray, centre: FloatArray
+        self,
+        names: DerivativeNames,
+        registration: RegistrationFacts,
+        to_template: FloatArray,
+        centre: FloatArray,
     ) -> None:
         path = names.native(transform_ending(names.template))
+        taken = registration.source == "transform" and isdefined(self.inputs.transform_source)
+        what = (
+            "Affine that fits a transform of the pipeline before best over the brain"
+            if taken
+            else "Affine registration of the mean b0 to the template"
+        )
+        reference = _uri(names, names.native(MEAN_B0))
         write_text(path, to_itk_text(to_template, centre))
         about = {
-            "Description": "Affine registration of the mean b0 to the template. As ITK has it, "
-            "the file takes points of the template to points of the scan, in LPS; "
-            "antsApplyTransforms resamples the scan to the template with it as it is",
+            "Description": f"{what}. As ITK has it, the file takes points of the template to "
+            "points of the scan, in LPS; antsApplyTransforms resamples the scan to the template "
+            "with it as it is",
             "Format": "ITK text",
             "Type": "affine",
             "Units": "mm",
             "Centre": [round(float(value), 6) + 0.0 for value in centre * [-1, -1, 1]],
-            "From": _uri(names, names.native(MEAN_B0)),
+            "From": reference,
             "To": self._spatial_reference(names),
-            "Sources": [_uri(names, names.native(MEAN_B0))],
+            "Sources": [self.inputs.transform_source if taken else reference],
         }
         write_json(sidecar(path), about)
 
@@ -265,9 +279,10 @@ class WriteDerivatives(SimpleInterface):
         return str(given) if isdefined(given) else names.template
 
     def _standard_tasks(
-        self, names: DerivativeNames, sphere: SphereFacts
+        self, names: DerivativeNames, facts: ScanFacts
     ) -> list[Callable[[], None]]:
-        inputs, where = self.inputs, self._where_standard(names)
+        inputs, where, sphere = self.inputs, self._where_standard(names), facts.sphere
+        before = "preprocessed" if facts.source.pipeline else "raw"
         code = _world_code(names)
         series, samples, mask = (names.standard(e) for e in (SERIES, SAMPLES, BRAIN_MASK))
         transform = _uri(names, names.native(transform_ending(names.template)))
@@ -293,7 +308,7 @@ class WriteDerivatives(SimpleInterface):
                 | where
                 | {
                     "Description": "Corrected diffusion series in template space, interpolated "
-                    "once from the raw volumes; gradients rotated with it",
+                    f"once from the {before} volumes; gradients rotated with it",
                     "Sources": [*inputs.sources, transform],
                     "SkullStripped": False,
                 },

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from nipype.interfaces.base import (
     BaseInterfaceInputSpec,
     File,
@@ -87,7 +88,12 @@ class SampleSphere(SimpleInterface):
         ]
         self._results["degrees"] = list(degrees)
         facts = replace(
-            sampling_facts([shell.shell for shell in on_sphere], on_sphere[0].shells, nside),
+            sampling_facts(
+                [shell.shell for shell in on_sphere],
+                on_sphere[0].shells,
+                nside,
+                series.bvecs_ras,
+            ),
             voxels=int(mask.sum()),
             residual_rms=round(_root_mean_square([s.residual_rms for s in on_sphere]), 5),
         )
@@ -95,11 +101,16 @@ class SampleSphere(SimpleInterface):
         return runtime
 
 
-def sampling_facts(chosen: Sequence[Shell], shells: Shells, nside: int) -> SphereFacts:
+def sampling_facts(
+    chosen: Sequence[Shell],
+    shells: Shells,
+    nside: int,
+    bvecs: npt.NDArray[np.float64] | None = None,
+) -> SphereFacts:
     """Say how shells are sampled, as far as gradients and settings decide it."""
     return SphereFacts(
-        sampled=tuple(map(_shell_facts, chosen)),
-        shells=tuple(map(_shell_facts, shells.shells)),
+        sampled=tuple(_shell_facts(shell, bvecs) for shell in chosen),
+        shells=tuple(_shell_facts(shell, bvecs) for shell in shells.shells),
         b0_volumes=int(shells.b0.size),
         nside=nside,
         kernel=DEFAULT_KERNEL,
@@ -108,8 +119,8 @@ def sampling_facts(chosen: Sequence[Shell], shells: Shells, nside: int) -> Spher
     )
 
 
-def _shell_facts(shell: Shell) -> ShellFacts:
-    return ShellFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions)
+def _shell_facts(shell: Shell, bvecs: npt.NDArray[np.float64] | None) -> ShellFacts:
+    return ShellFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions_of(bvecs))
 
 
 def _root_mean_square(values: Sequence[float]) -> float:

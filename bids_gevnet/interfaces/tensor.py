@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from nipype.interfaces.base import (
     BaseInterfaceInputSpec,
     File,
@@ -71,16 +73,16 @@ class FitTensor(SimpleInterface):
         for name in TENSOR_MAPS:
             write_image(folder / f"{name}.nii", maps[name], series.affine)
         self._results["maps"] = [str(folder / f"{name}.nii") for name in TENSOR_MAPS]
-        self._results["facts"] = write_facts(
-            folder, tensor_facts(find_shells(series.bvals, b0_threshold=threshold))
-        )
+        shells = find_shells(series.bvals, b0_threshold=threshold)
+        facts = tensor_facts(shells, series.bvecs_ras)
+        self._results["facts"] = write_facts(folder, facts)
         return runtime
 
 
-def tensor_facts(shells: Shells) -> TensorFacts:
-    """Say what tensors are fitted to."""
+def tensor_facts(shells: Shells, bvecs: npt.NDArray[np.float64] | None = None) -> TensorFacts:
+    """Say what tensors are fitted to; without a table every volume counts as a direction."""
     shell = choose_tensor_shell(shells)
-    return TensorFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions)
+    return TensorFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions_of(bvecs))
 
 
 def describe_map(name: str, facts: TensorFacts) -> dict[str, Any]:

@@ -65,7 +65,7 @@ REFUSED = {
         "at least one participant",
     ),
     "no such participants file": (("--participants-file", "nowhere.tsv"), "a readable text file"),
-    "no such model": (("--model", "nowhere"), "a model written by bids_gevnet in"),
+    "no such model": (("--model", "nowhere"), "nowhere; found no model.json there"),
     "an unknown network": (("--network", "ckn9"), "ckn9"),
 }
 

@@ -48,6 +48,28 @@ if __name__ == "__main__":
 """
 
 
+STAGE = """\
+import os, signal
+from multiprocessing import util
+import numpy as np
+from bids_gevnet.dwi.motion import estimate_motion
+from bids_gevnet.dwi.shells import find_shells
+
+spawn = util.spawnv_passfds
+
+def spawn_and_signal(*arguments):
+    process = spawn(*arguments)
+    if b"multiprocessing.spawn" in b"".join(map(os.fsencode, arguments[1])):
+        os.kill(os.getpid(), signal.SIGTERM)  # the process waits to be told what it is
+    return process
+
+if __name__ == "__main__":
+    util.spawnv_passfds = spawn_and_signal
+    series = np.random.default_rng(0).random((8, 8, 8, 3))
+    estimate_motion(series, np.diag([8, 8, 8, 1.0]), find_shells([0, 0, 0]), n_procs=2)
+"""
+
+
 class SignalsWhenItGoes:
     """An object in whose `__del__` a signal arrives."""
 
@@ -71,6 +93,17 @@ def test_a_signal_while_a_worker_is_being_started(tmp_path: Path, number: signal
     )  # fmt: skip
     assert done.returncode == 128 + number, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_signal_while_a_stage_starts_processes_of_its_own(tmp_path: Path) -> None:
+    script = tmp_path / "stage.py"
+    script.write_text(STAGE)
+    quiet = os.environ | {"PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker"}
+    done = subprocess.run(
+        [sys.executable, script], env=quiet, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.stderr == ""
 
 
 def test_a_signal_where_python_lets_no_exception_out(capfd: pytest.CaptureFixture[str]) -> None:

@@ -200,3 +200,29 @@ def test_whose_turn_it_is_gets_all_cores_and_the_next_one_those_that_are_free(tm
     assert "second_begin_ended" in threads["seen"]
     assert "second_wide" not in threads["seen"]
     assert threads["second_wide"] == "1"
+
+
+def test_a_stage_of_whose_turn_it_is_never_waits_for_the_others(tmp_path):
+    """Two cores: the second participant holds one when the first can begin two stages."""
+    steps = tmp_path / "steps"
+    steps.mkdir()
+
+    def one(person, stage, until):
+        made = node(stage, _step, folder=str(steps), step=f"{person}_{stage}", until=until)
+        made.inputs.num_threads = 1
+        return made
+
+    first, second = Workflow("first"), Workflow("second")
+    begin, wide = one("first", "begin", "second_begin"), one("first", "wide", "")
+    narrow = one("first", "narrow", "first_wide")
+    first.connect([(begin, narrow, [("out", "after")]), (begin, wide, [("out", "after")])])
+    second.add_nodes([one("second", "begin", "first_wide_ended"), one("second", "more", "")])
+    whole = Workflow("work", base_dir=str(tmp_path))
+    whole.add_nodes([first, second])
+    crash_dir = tmp_path / "crash"
+    crash_dir.mkdir()
+    configure(whole, ExecutionSettings(), crash_dir=crash_dir)
+    run_workflow(whole, plugin=LOCAL, crash_dir=crash_dir, arguments={"n_procs": 2})
+    assert read_failures(crash_dir, {}) == []
+    assert "second_more" not in (steps / "seen").read_text()
+    assert (steps / "second_more").exists()

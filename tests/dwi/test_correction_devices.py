@@ -8,6 +8,7 @@ import torch
 from shadow_gpu import SHADOW, ShadowGpu
 
 import bids_gevnet
+from bids_gevnet.compiled.library import NONE, use
 from bids_gevnet.dwi.model_corrector.corrector import LEVELS
 from bids_gevnet.fake_gpu import MixedDevicesError
 
@@ -33,7 +34,8 @@ def test_correction_stays_on_its_device_and_finds_the_same(scan: Any) -> None:
     with ShadowGpu() as gpu:
         there = correct(scan, SHADOW)
     assert gpu.calls > 100  # it was the device that worked
-    here = correct(scan, "cpu")
+    with use(NONE):  # the same code on both: a kernel's roundings would move the last step
+        here = correct(scan, "cpu")
     np.testing.assert_allclose(there.motion, here.motion, atol=1e-4)
     np.testing.assert_allclose(there.data, here.data, rtol=1e-3, atol=1e-3 * here.data.max())
 

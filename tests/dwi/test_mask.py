@@ -48,6 +48,21 @@ def test_a_small_thing_is_not_a_brain():
         brain_mask(volume, np.diag([2.0, 2, 2, 1]))
 
 
+def test_bars_of_a_test_object_are_no_brain():
+    volume = np.zeros((120, 120, 9))
+    for row in (30, 60, 90):
+        volume[5:115, row - 2 : row + 2] = 100
+    with pytest.raises(ParticipantError, match=r"thicker than \d+ mm.* test object"):
+        brain_mask(volume, np.diag([2.0, 2, 3, 1]))
+
+
+def test_a_slab_of_a_brain_is_a_brain(means, conformed, true_mask):
+    middle = true_mask.shape[2] // 2
+    slab = np.s_[:, :, middle - 3 : middle + 3]
+    mask = brain_mask(means[0][slab], conformed.affine, means[1][slab])
+    assert dice(mask, true_mask[slab]) > 0.95
+
+
 def ball(size_mm, radius_mm):
     shape = np.round(240 / np.asarray(size_mm)).astype(int)
     offset = (np.moveaxis(np.indices(shape), 0, -1) - (shape - 1) / 2) * size_mm

@@ -205,3 +205,14 @@ class TestSeveral:
         require_shells((), (1000.0,))
         with pytest.raises(InputError, match="samples of b = 1000, 3000"):
             require_shells((1000.0, 3000.0), (1000.0,))
+
+
+def test_a_second_run_adds_volumes_and_no_directions():
+    from scipy.spatial.transform import Rotation
+
+    axes = np.vstack([np.eye(3), [[1, 1, 0], [1, 0, 1], [0, 1, 1]]])
+    axes = axes / np.linalg.norm(axes, axis=1, keepdims=True)
+    turned = Rotation.from_rotvec([0, 0.03, 0.05]).apply(-axes)  # by 3.3 degrees at most
+    bvecs = np.vstack([np.zeros((1, 3)), axes, turned])
+    (shell,) = find_shells([0, *[1000] * 12]).shells
+    assert (shell.n_directions_of(None), shell.n_directions_of(bvecs)) == (12, 6)

@@ -286,17 +286,20 @@ _BOMB = "\n".join(
     ["a0: &a0 [x, x]", *(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40))]
 )
 _HOSTILE = {
-    "settings file that is no text": ("--config-file", "x.toml", b"\x00\xff", "Expected TOML"),
+    "settings file that is no text": (
+        "--config-file", "x.toml", b"\x00\xff", "not text in UTF-8, from byte 2 on"),
     "settings file nested 100,000 deep": (
         "--config-file", "x.toml", b"a = " + b"[" * 100_000, "nested too deeply"),
     "settings file of 8 MB": ("--config-file", "x.toml", b"# x\n" * (1 << 21), "more than"),
     "settings file with a number of 5000 digits": (
-        "--config-file", "x.toml", b"[execution]\nnprocs = " + b"1" * 5000, "Expected TOML"),
+        "--config-file", "x.toml", b"[execution]\nnprocs = " + b"1" * 5000,
+        "a number of more digits than"),
     "settings file with a word for a number": (
         "--config-file", "x.toml", b"[execution]\nnprocs = 'many'", "a whole number for nprocs"),
     "settings file with a null character": (
         "--config-file", "x.toml", b'[execution]\nwork_dir = "\\u0000"', "a null character"),
-    "plugin file that is no text": ("--use-plugin", "x.yml", b"\x00\xff", "--use-plugin"),
+    "plugin file that is no text": (
+        "--use-plugin", "x.yml", b"\x00\xff", "not text in UTF-8"),
     "plugin file that asks for code to be run": (
         "--use-plugin", "x.yml", b"!!python/object/apply:os.abort []", "--use-plugin"),
     "plugin file that unfolds without end": (
@@ -306,17 +309,18 @@ _HOSTILE = {
     "plugin arguments that are a number": (
         "--use-plugin", "x.yml", b"plugin: Linear\nplugin_args: 7", "a table plugin_args"),
     "filter file that is no text": (
-        "--bids-filter-file", "x.json", b"\x00\xff", "--bids-filter-file"),
+        "--bids-filter-file", "x.json", b"\x00\xff", "not text in UTF-8"),
     "filter file nested 100,000 deep": (
         "--bids-filter-file", "x.json", b"[" * 100_000, "nested too deeply"),
     "filter file with an unknown entity": (
-        "--bids-filter-file", "x.json", b'{"dwi": {"nosuch": "x"}}', "pybids can look for"),
+        "--bids-filter-file", "x.json", b'{"dwi": {"nosuch": "x"}}',
+        "('nosuch' is not a recognized entity). What to do"),
     "filter file with a broken pattern": (
         "--bids-filter-file", "x.json", b'{"dwi": {"suffix": "(", "regex_search": true}}',
-        "pybids can look for"),
+        "'(' for suffix, which is not a regular expression"),
     "filter file with an argument of pybids": (
         "--bids-filter-file", "x.json", b'{"dwi": {"return_type": "object"}}',
-        "pybids can look for"),
+        "return_type: an argument of pybids, not an entity"),
 }  # fmt: skip
 
 FAULTS = {
@@ -346,7 +350,7 @@ FAULTS = {
         ["is damaged or was changed, so that stage runs again"], "derivatives, reports, logs",
         slow=True),
     "150 MB of memory": Fault("participant", memory("participant", 150), 70,
-        ["more memory"], "nothing"),
+        ["because memory ran out", "more memory"], "nothing"),
     **{
         name: Fault("participant", hostile(option, file, content), 2,
                     [sentence, "What to do"], "nothing")
@@ -364,7 +368,7 @@ FAULTS = {
     "the logs of the group belong to another user": Fault("group", group_logs_of_another_user, 1,
         ["permission to read and write", "ask the owner"], "derivatives", needs_root=True),
     "500 MB of memory at the group level": Fault("group", memory("group", 500), 70,
-        ["more memory"], "derivatives, logs"),
+        ["because memory ran out", "more memory"], "derivatives, logs"),
     "checkpoints are damaged": Fault("group", damaged_checkpoint, 0,
         ["is damaged", "starts from the beginning"],
         "derivatives, models, the group report, logs", slow=True),

@@ -215,7 +215,10 @@ REFUSED = {
     "nii beside nii.gz": (uncompressed_beside_it, ["every series once", "sub-01_dwi.nii and"]),
     "one series, two names": (linked_as_a_second_run, ["every series once", "_run-2_dwi.nii.gz"]),
     "phase without magnitude": (phase_alone, ["the magnitude images", "part-phase"]),
-    "shells of four": (two_shells_of_four, ["a shell with at least 6 directions"]),
+    "shells of four": (
+        two_shells_of_four,
+        ["a shell with at least 6 directions", "leave this scan out with"],
+    ),
     "control characters": (write(".bval", f"{ESCAPE}0 0 x"), ["[31m0 0 x", "not a number"]),
 }
 

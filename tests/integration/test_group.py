@@ -57,7 +57,9 @@ def test_a_new_scan_is_predicted_with_caution(study):
     model = study / "out/models/AD-v-PD/final"
     out = study / "new"
     label = ("--participant-label", "006", "--model", str(model))
-    assert main([str(study / "cohort"), str(out), "participant", *FAST, *label]) == 0
+    clean = own_work_directory(study / "new-work")
+    assert main([str(study / "cohort"), str(out), "participant", *FAST, *label, *clean]) == 0
+    assert [path.name for path in (study / "new-work").rglob("*")] == ["notes.txt"]
     table = pd.read_csv(out / "sub-006/dwi/sub-006_model-ckn2gevnet_prediction.tsv", sep="\t")
     assert set(table["label"]) == {"AD", "PD"}
     assert table["probability"].sum() == pytest.approx(1, abs=1e-4)
@@ -94,8 +96,21 @@ def ages(study):
     for label in TRAINED:
         shutil.copytree(study / "out" / f"sub-{label}", out / f"sub-{label}")
     label = ("--participant-label", *TRAINED, "--network", "ckn2", "--task", "regression")
-    assert main([str(study / "cohort"), str(out), "group", *SMALL, *label, "--target", "age"]) == 0
+    command = [str(study / "cohort"), str(out), "group", *SMALL, *label, "--target", "age"]
+    assert main([*command, *own_work_directory(study / "ages-work")]) == 0
     return out
+
+
+def own_work_directory(folder):
+    """Give the app a work directory that somebody keeps files in, and ask it to clean up."""
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    return "--work-dir", str(folder), "--clean-workdir"
+
+
+def test_cleaning_up_removes_what_the_app_made_and_nothing_else(study, ages):
+    assert ages.exists()
+    assert [path.name for path in (study / "ages-work").rglob("*")] == ["notes.txt"]
 
 
 def test_the_reference_pages_explain_what_a_regression_writes(study, ages):

@@ -135,6 +135,16 @@ def test_the_derivatives_are_valid_and_name_their_source(both_ways):
     ]
     assert "bids:qsiprep:sub-001/dwi/sub-001_space-ACPC_desc-preproc_dwi.nii.gz" in sources
     assert not [source for source in sources if source.startswith("bids:raw:")]
+    folder = out / "sub-001" / "dwi"
+    mask = json.loads((folder / "sub-001_desc-brain_mask.json").read_text())
+    (transform,) = (json.loads(path.read_text()) for path in folder.glob("*_xfm.json"))
+    prefix = "bids:qsiprep:sub-001"
+    assert mask["Sources"] == [f"{prefix}/dwi/sub-001_space-ACPC_desc-brain_mask.nii.gz"]
+    assert transform["Sources"] == [
+        f"{prefix}/anat/sub-001_from-ACPC_to-MNI152NLin2009cAsym_mode-image_xfm.h5"
+    ]
+    (series,) = folder.glob("*_res-9_desc-preproc_dwi.json")
+    assert "from the preprocessed volumes" in json.loads(series.read_text())["Description"]
 
 
 def test_our_own_derivatives_are_input_again(both_ways):

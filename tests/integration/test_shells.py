@@ -6,6 +6,7 @@ import nibabel as nib
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file
 
 from bids_gevnet.cli.run import main
 from bids_gevnet.learn.models.files import read_card
@@ -56,6 +57,9 @@ def test_the_model_knows_its_shells(study):
     assert np.allclose(card.b_values, [1000, 3000], atol=20)
     report = (study / "out/group_report.html").read_text()
     assert "channels of the network's input" in report.replace("&#39;", "'")
+    assert "saw them decorrelated over training volumes" in report
+    weights = load_file(study / "out/models/AD-v-PD/final/model.safetensors")
+    assert weights["whitening.mean"][0] > 1.3 * weights["whitening.mean"][1] > 0
     saliency = json.loads((study / "out/models/AD-v-PD/saliency.json").read_text())
     assert sum(saliency["shell_shares"]) == pytest.approx(1)
     assert len(saliency["shell_shares"]) == 2

@@ -1,0 +1,49 @@
+"""Who is finished: not after a change of settings or files, and the reason is said."""
+
+import logging
+
+import pytest
+
+from bids_gevnet.bids.query import find_participants
+from bids_gevnet.cli.finished import Finisher
+from bids_gevnet.cli.parser import parse_request
+from bids_gevnet.workflows.tools import choose_tools
+
+
+@pytest.fixture
+def finisher(dataset):
+    """Ask for the first participant of a dataset, with options."""
+
+    def ask(*options):
+        out = dataset.root.parent / "out"
+        request = parse_request([str(dataset.root), str(out), "participant", *options])
+        settings = request.settings
+        (first, _) = find_participants(
+            dataset.root,
+            selection=settings.selection,
+            b0_threshold=settings.preprocessing.b0_threshold,
+        )
+        tools = choose_tools(settings.preprocessing)
+        return Finisher(request, {"sub_01": first}, tools), first
+
+    return ask
+
+
+def test_a_participant_is_finished_until_its_settings_change(finisher, caplog):
+    asked, first = finisher()
+    assert not asked.is_finished(first)
+    assert caplog.messages == []  # a first run has nothing to explain
+    folder = asked.request.output_dir / "sub-01"
+    folder.mkdir(parents=True)
+    (folder / "scan.nii.gz").write_bytes(b"scan")
+    asked.seal("sub_01")
+    assert asked.is_finished(first)
+    other, first = finisher("--output-resolution", "4")
+    with caplog.at_level(logging.WARNING):
+        assert not other.is_finished(first)
+    assert "sub-01: finished before" in caplog.text
+    assert "with other settings" in caplog.text
+    (folder / "scan.nii.gz").unlink()
+    caplog.clear()
+    assert not asked.is_finished(first)
+    assert "sub-01: missing or changed since it was made" in caplog.text

@@ -1,0 +1,43 @@
+"""A work directory that several runs share is removed by the last of them only."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from bids_gevnet.cli.locks import using
+from bids_gevnet.layout import WorkLayout
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> WorkLayout:
+    return WorkLayout(tmp_path / "work")
+
+
+def test_only_the_last_run_removes_it(work: WorkLayout) -> None:
+    with using(work) as first_is_last:
+        with using(work) as second_is_last:
+            assert not second_is_last()
+        assert first_is_last()
+
+
+def test_a_run_that_starts_meanwhile_waits_and_has_a_folder_of_its_own(work: WorkLayout) -> None:
+    began, lasts = threading.Event(), []
+
+    def start_meanwhile() -> None:
+        began.set()
+        with using(work) as is_last:
+            lasts.append(work.in_use.exists() and is_last())
+
+    other = threading.Thread(target=start_meanwhile)
+    with using(work) as is_last:
+        assert is_last()
+        other.start()
+        began.wait()
+        other.join(0.2)
+        assert lasts == []
+        work.remove()
+        assert not work.root.exists()
+    other.join()
+    assert lasts == [True]
+    assert work.root.exists()
