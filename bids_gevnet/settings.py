@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin
 
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, describe_unreadable
 
 AnalysisLevel = Literal["participant", "group"]
 Correction = Literal["auto", "eddy", "model", "ants", "none"]
@@ -214,11 +214,11 @@ class LearningSettings:
     leave_site_out: bool | None = None
     atlas: Path | None = None
     protocol: Protocol = "default"
-    epochs: int = 50
-    samples_per_class: int = 400
+    epochs: int = 12
+    samples_per_class: int = 64
     batch_size: int = 8
     voxels_per_step: float | Literal["all"] = "all"
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     devices: str = "auto"
     precision: Precision = "auto"
     resume: bool = False
@@ -417,8 +417,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(
             expected=f"TOML in {path}",
-            found="it is nested too deeply" if isinstance(error, RecursionError) else str(error),
-            remedy="fix that line, or start from the settings.toml of an earlier run",
+            found=describe_unreadable(error),
+            remedy="correct the file, or start from the settings.toml of an earlier run",
         ) from None
 
 

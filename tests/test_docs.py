@@ -118,6 +118,18 @@ def test_links_between_files_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
+def test_the_build_names_links_of_the_site_that_lead_nowhere(tmp_path):
+    (tmp_path / "other page.html").write_text('<h2 id="there">.</h2>', encoding="utf-8")
+    good = ["#top", "other%20page.html", "other%20page.html#there", "https://example.org/a"]
+    bad = ["#nowhere", "gone.html", "other%20page.html#gone", "https://example", "picture.png"]
+    body = "".join(f'<a href="{link}">.</a>' for link in good + bad[:-1])
+    (tmp_path / "page.html").write_text(
+        f'<h1 id="top">.</h1>{body}<img src="{bad[-1]}">', encoding="utf-8"
+    )
+    found = load_extension("local_links").broken_links(tmp_path)
+    assert found == [f"page.html: {link}" for link in sorted(bad)]
+
+
 def test_every_page_says_first_whom_it_is_for():
     home = {ROOT / "README.md", DOCS / "index.md", DOCS / "develop" / "contributing.md"}
     for page in [path for path in PAGES if path not in home] + [ROOT / "CONTRIBUTING.md"]:

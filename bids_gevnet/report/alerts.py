@@ -32,6 +32,9 @@ HIGHEST_SNR, HIGHEST_FA, HIGHEST_MISFIT = 200.0, 0.8, 0.5
 tensor that misses the signal by half of b0. Damaged data were seen to reach 391, 0.8 and 0.7; real
 scans at hand have a mean FA of 0.52 to 0.54 and a misfit of 0.02 to 0.03."""
 
+FEWEST_DIRECTIONS = 12
+"""A tensor takes six; with hardly more, nothing is left to average noise or to show errors."""
+
 MOST_EDDY_MM = 5.0
 """Eddy currents displace by a few mm at most; eddy diverged where it found more."""
 
@@ -89,12 +92,13 @@ def _completeness(scan: ScanFiles) -> Iterator[Alert]:
 
 
 def _acquisition(facts: ScanFacts) -> Iterator[Alert]:
+    has_field = any(run.susceptibility == "corrected" for run in facts.correction)
     for run in facts.acquisition:
         where = f" ({run.name or 'a run'})" if len(facts.acquisition) > 1 else ""
         if run.phase_encoding_is_guess:
             text = run.phase_encoding_source or "assumed, because the sidecar has none"
             yield Alert("warning", f"Phase encoding{where}: {text}.", "acquisition")
-        yield from _readout(run, where)
+        yield from _readout(run, where, has_field=has_field)
         yield from (Alert("note", f"Input{where}: {note}.", "acquisition") for note in run.notes)
 
 
@@ -109,10 +113,14 @@ def _source(facts: ScanFacts) -> Iterator[Alert]:
         )
 
 
-def _readout(run: AcquisitionFacts, where: str) -> Iterator[Alert]:
+def _readout(run: AcquisitionFacts, where: str, *, has_field: bool) -> Iterator[Alert]:
     if run.readout_is_dummy:
         text = run.readout_source or "a dummy, because the sidecar has none"
-        yield Alert("warning", f"Readout time{where}: {text}.", "acquisition")
+        if has_field:
+            yield Alert("warning", f"Readout time{where}: {text}.", "acquisition")
+        else:
+            text += "; without a susceptibility field nothing depends on it"
+            yield Alert("note", f"Readout time{where}: {text}.", "acquisition")
     elif run.readout_is_fallback:
         text = run.readout_source or "not stated in the sidecar"
         yield Alert("note", f"Readout time{where}: {text}.", "acquisition")
@@ -272,14 +280,14 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
         yield Alert(
             "note",
             "Field of view: brain voxels outside of it in some volume were left out of the mask "
-            f"in the scan's own space ({facts.mask.without_data} voxels).",
+            f"in the scan's own space ({_voxels(facts.mask.without_data)}).",
             "template",
         )
     if facts.standard.without_data:
         yield Alert(
             "note",
             "Field of view: brain voxels outside of it in some volume were left out of the mask "
-            f"in template space ({facts.standard.without_data} voxels).",
+            f"in template space ({_voxels(facts.standard.without_data)}).",
             "template",
         )
     if facts.standard.lost_volumes:
@@ -290,7 +298,19 @@ def _registration(facts: ScanFacts) -> Iterator[Alert]:
         )
 
 
+def _voxels(count: int) -> str:
+    return f"{count} voxel{'' if count == 1 else 's'}"
+
+
 def _tensor(facts: ScanFacts) -> Iterator[Alert]:
+    directions = facts.tensor.directions
+    if directions is not None and directions < FEWEST_DIRECTIONS:
+        yield Alert(
+            "warning",
+            f"Directions: the shell has {directions}. A tensor can be fitted, but noise makes FA "
+            "too high, the tensor misfit tells little, and crossing fibres cannot be told apart.",
+            "quality",
+        )
     b_value = facts.tensor.b_value
     if b_value is not None and b_value > HIGHEST_B:
         yield Alert(

@@ -83,7 +83,8 @@ def test_each_shell_has_gains_of_its_own(tmp_path: Path) -> None:
         RishGains(part, ("A",)).apply(samples, "A")
         for part, samples in zip(np.split(values, 2, -1), np.split(x, 2, -1), strict=True)
     ]
-    np.testing.assert_array_equal(both.apply(x, "A"), np.concatenate(apart, -1))
+    # Not to the last bit: matrix products of other shapes add in another order.
+    np.testing.assert_allclose(both.apply(x, "A"), np.concatenate(apart, -1), atol=2e-6)
     mask = rng.random(SHAPE) > 0.4
     np.testing.assert_allclose(both.apply(x[mask], "A", mask), both.apply(x, "A")[mask], atol=1e-5)
     both.save(tmp_path / "gains.npz")

@@ -10,6 +10,7 @@ from bids_gevnet.facts import (
     RegistrationFacts,
     ScanFacts,
     StandardFacts,
+    TensorFacts,
 )
 from bids_gevnet.report.alerts import MOST_EDDY_MM, collect_alerts
 from bids_gevnet.report.scan_files import ScanFiles
@@ -78,9 +79,30 @@ def test_a_slab_and_a_rejected_t1w_are_warnings(alerts_of):
     assert not of_level(whole, "warning", "Field of view")
 
 
+@pytest.mark.parametrize(("directions", "warnings"), [(6, 1), (11, 1), (12, 0), (32, 0)])
+def test_few_directions_are_a_warning(alerts_of, directions, warnings):
+    facts = ScanFacts(tensor=TensorFacts(b_value=1000.0, directions=directions))
+    assert len(of_level(alerts_of(facts), "warning", f"the shell has {directions}.")) == warnings
+
+
+@pytest.mark.parametrize(
+    ("susceptibility", "level"), [("corrected", "warning"), ("no_opposite_b0", "note")]
+)
+def test_a_dummy_readout_is_grave_only_where_a_field_depends_on_it(
+    alerts_of, susceptibility, level
+):
+    facts = ScanFacts(
+        acquisition=(AcquisitionFacts(readout_is_dummy=True),),
+        correction=(CorrectionFacts(method="model", susceptibility=susceptibility),),
+    )
+    assert [alert[0] for alert in alerts_of(facts) if "Readout" in alert[1]] == [level]
+
+
 def test_voxels_without_data_are_counted(alerts_of):
     facts = ScanFacts(standard=StandardFacts(without_data=1053, lost_volumes=1))
     assert of_level(alerts_of(facts), "note", "1053 voxels")
+    single = ScanFacts(standard=StandardFacts(without_data=1))
+    assert of_level(alerts_of(single), "note", "1 voxel)")
     assert of_level(alerts_of(facts), "error", "no data")
 
 

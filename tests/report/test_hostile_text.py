@@ -17,10 +17,17 @@ from report.pages import Page
 from bids_gevnet.bids.derivatives import FACTS
 from bids_gevnet.bids.writing import write_text
 from bids_gevnet.report.group.page import build_group_report
+from bids_gevnet.report.group.quality_page import TABLE, build_quality_report
 from bids_gevnet.report.subject.page import build_subject_report
 
 KEPT = {"name", "network", "source", "method", "outcome", "format", "tools", "susceptibility"}
 """Words that the app itself chooses among; anything else there is not read at all."""
+
+SENTENCES = {
+    *("about", "constant", "level", "methods", "note", "numbers", "sentence", "text", "title"),
+    *("unit", "what"),
+}
+"""What the group level writes for people, where a class or a column may be part of it."""
 
 
 def hostile(field: str) -> str:
@@ -39,6 +46,20 @@ def poison(value: Any, field: str) -> Any:
     if isinstance(value, list):
         return [poison(entry, field) for entry in value]
     return hostile(field) if isinstance(value, str) else value
+
+
+def poison_words(value: Any, field: str) -> Any:
+    """Replace the sentences of figures, and leave the words by which they are found."""
+    if isinstance(value, list):
+        return [poison_words(entry, field) for entry in value]
+    if isinstance(value, dict):
+        return {
+            key: poison(entry, f"{field}.{key}")
+            if key in SENTENCES
+            else poison_words(entry, f"{field}.{key}")
+            for key, entry in value.items()
+        }
+    return value
 
 
 def poison_facts(path: Path) -> None:
@@ -79,6 +100,8 @@ def group_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         poison_facts(facts)
     cohort = out / "group_cohort.tsv"
     cohort.write_text(cohort.read_text().replace("diagnosis", hostile("target"), 1))
+    metrics = json.loads((out / "group_metrics.json").read_text())
+    (out / "group_metrics.json").write_text(json.dumps(poison_words(metrics, "metrics")))
     edit_json(
         out / "group_metrics.json",
         target=hostile("target"),
@@ -112,6 +135,13 @@ def group_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_group_report(out)
 
 
+@pytest.fixture(scope="module")
+def quality_page(group_page: Path) -> Path:
+    out = group_page.parent
+    (out / TABLE).write_text((out / "group_cohort.tsv").read_text())
+    return build_quality_report(out, hostile("target"))
+
+
 @pytest.fixture
 def subject_page(derivatives: Path) -> Path:
     (facts,) = derivatives.rglob(f"*_{FACTS}")
@@ -131,8 +161,10 @@ def subject_page(derivatives: Path) -> Path:
 SHOWN_FOR_GROUP = {
     *("class", "other class", "site", "other site", "sex", "target", "warning", "participant"),
     *("reason", "site reason", "command", "commit", "started", "covariate", "target column"),
-    *("site column", "model warning", "version"),
+    *("site column", "model warning", "version", "network", "metrics.baselines.title"),
+    *("metrics.tasks.title", "metrics.tasks.models.title", "metrics.methods.bootstrap"),
 }
+SHOWN_FOR_QUALITY = {"class", "other class", "site", "other site", "sex", "target"}
 SHOWN_FOR_SUBJECT = {
     *("class", "container", "error", "facts.acquisition.scanner.manufacturer"),
     *("facts.acquisition.scanner.model", "facts.acquisition.phase_encoding_source"),
@@ -140,6 +172,9 @@ SHOWN_FOR_SUBJECT = {
     *("facts.registration.text", "facts.quality.gradient_checks.text", "facts.sphere.kernel"),
     *("facts.prediction.label", "facts.prediction.warnings"),
 }
+
+
+SHOWN = {"group": SHOWN_FOR_GROUP, "quality": SHOWN_FOR_QUALITY, "subject": SHOWN_FOR_SUBJECT}
 
 
 def assert_harmless(page: Page) -> None:
@@ -165,13 +200,19 @@ def test_nothing_of_a_study_becomes_part_of_the_group_report(group_page: Path) -
     assert SHOWN_FOR_GROUP - shown(page.text) == set()
 
 
+def test_nothing_of_a_study_becomes_part_of_the_page_of_its_quality(quality_page: Path) -> None:
+    page = Page(quality_page)
+    assert_harmless(page)
+    assert SHOWN_FOR_QUALITY - shown(page.text) == set()
+
+
 def test_nothing_of_a_scan_becomes_part_of_its_report(subject_page: Path) -> None:
     page = Page(subject_page)
     assert_harmless(page)
     assert SHOWN_FOR_SUBJECT - shown(page.text) == set()
 
 
-@pytest.mark.parametrize("kind", ["group", "subject"])
+@pytest.mark.parametrize("kind", ["group", "quality", "subject"])
 def test_nothing_runs_even_without_a_policy(
     browser: Any, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
@@ -190,8 +231,7 @@ def test_nothing_runs_even_without_a_policy(
     assert browser.problems == []
     assert browser.requests == [path.as_uri()]
     text = " ".join(browser.evaluate("document.body.textContent").split())
-    expected = SHOWN_FOR_GROUP if kind == "group" else SHOWN_FOR_SUBJECT
-    assert expected - shown(text) == set()
+    assert SHOWN[kind] - shown(text) == set()
 
 
 def test_the_text_would_run_if_it_were_not_escaped(browser: Any, tmp_path: Path) -> None:

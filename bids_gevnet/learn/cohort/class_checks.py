@@ -7,7 +7,7 @@ import unicodedata
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from bids_gevnet.errors import InputError, name_people
+from bids_gevnet.errors import InputError, count_people, name_people
 from bids_gevnet.learn.cohort.left_out import name_left_out
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _require_one_spelling(cohort: Cohort) -> None:
     similar = same_after_normalising(cohort.labels)
     if similar:
         counted = {
-            label: f"{label!r} ({len(cohort.people(label))} participants)"
+            label: f"{label!r} ({count_people(len(cohort.people(label)))})"
             for label in cohort.labels
         }
         named = "; ".join(" and ".join(counted[label] for label in group) for group in similar)

@@ -84,6 +84,8 @@ def _split(rows: Sequence[ScanRow], labels: Sequence[str] | None, site: str) -> 
     reason = None
     if len(people) < MIN_PEOPLE:
         reason = f"{len(people)} participant there; {MIN_PEOPLE} are needed"
+    elif not training:
+        reason = "there is no other site to train on"
     elif few:
         reason = (
             f"the other sites have {' and '.join(few)}; {MIN_PEOPLE} participants of every "

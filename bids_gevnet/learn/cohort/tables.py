@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bids_gevnet.bids.participants import is_missing, trim_cell
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, describe_unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def read_sessions(bids_dir: Path, subject: str) -> dict[str, dict[str, str]]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(
             expected=f"a tab-separated table in {path}",
-            found=f"none ({error})",
+            found=f"none ({describe_unreadable(error)})",
             remedy="save the table as tab-separated text in UTF-8",
         ) from None
     return {

@@ -327,9 +327,9 @@ def _network_clause(contest: Contest, best: Contender) -> str:
         if contest.against == "adds":
             return "; it does better than every simpler model"
         if contest.averages_worse:
-            return f"; {_blind(contest)}, other simpler models do not"
-        return "; simpler models are not clearly worse"
-    clause = "the network adds nothing to that"
+            return f"; {_blind(contest)}, the best simpler models do not"
+        return "; the best simpler models are not clearly worse"
+    clause = "the network was not shown to add anything"
     if contest.yardstick.constant(network.held_out) is not None:
         clause = "the network has learned nothing"
     elif contest.against == "worse":

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin, get_typ
 
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.writing import replacing, write_json, write_text
-from bids_gevnet.errors import BidsGevnetError, InputError
+from bids_gevnet.compiled.library import level
+from bids_gevnet.errors import BidsGevnetError, InputError, describe_unreadable
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.learn.cohort.tasks import CLASSIFICATION, REGRESSION
-from bids_gevnet.nn.compiled.library import level
 from bids_gevnet.nn.registry import find_network, scan_networks
 from bids_gevnet.settings import DEFAULT_STRIDES
 from bids_gevnet.versions import __version__, list_versions
@@ -277,7 +277,9 @@ def read_card(folder: Path) -> ModelCard:
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(
             expected=f"a model written by bids_gevnet in {folder}",
-            found=f"something else in model.json ({error})",
+            found="no model.json there"
+            if isinstance(error, FileNotFoundError)
+            else f"something else in model.json ({describe_unreadable(error)})",
             remedy="give the folder of a model, for instance models/<task>/final",
         ) from None
     if card.network not in scan_networks():

@@ -161,7 +161,7 @@ def device_count(devices: str, *, cpus: int) -> tuple[int, bool]:
         raise InputError(
             expected=f"{devices} GPUs for --devices",
             found=f"{gpus}",
-            remedy=f"give --devices auto, or cpu:{cpus} to train on {cpus} cores",
+            remedy="give --devices auto, or for instance cpu:2 to train on 2 cores",
         )
     return int(devices), True
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from bids_gevnet.bids.writing import write_json
+from bids_gevnet.compiled.library import describe
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.learn.train.distributed import StopRequest, join_processes
 from bids_gevnet.learn.train.jobs import read_jobs
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.trainer import score_held_out, train_job
-from bids_gevnet.nn.compiled.library import describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

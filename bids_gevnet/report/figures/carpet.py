@@ -66,8 +66,9 @@ def draw_carpet(
     outliers = np.nan_to_num(confound(confounds, "outlier_slices"))
     looked_for = "outlier_slices" in confounds
     with figure(6.8, 4.2, nrows=3, sharex=True, height_ratios=[1, 0.7, 3]) as (drawing, axes):
-        axes[0].fill_between(volumes, 0, steps, color=LINE, step="mid")
-        axes[0].step(volumes, steps, where="mid", color=PALETTE[0], lw=1.2)
+        edges = np.arange(count + 1) - 0.5
+        axes[0].stairs(steps, edges, fill=True, color=LINE)
+        axes[0].stairs(steps, edges, baseline=None, color=PALETTE[0], lw=1.2)
         axes[0].axhline(LARGE_DISPLACEMENT_MM, color=PALETTE[1], lw=1, ls=":")
         axes[0].set_ylabel("FD (mm)")
         highest = float(np.nanmax(steps, initial=0.0))
@@ -78,7 +79,7 @@ def draw_carpet(
         if not looked_for:
             axes[1].set_yticks([])
             axes[1].text(
-                0.5, 0.5, "not looked for by this correction", transform=axes[1].transAxes,
+                0.5, 0.5, "not looked for, or not known", transform=axes[1].transAxes,
                 ha="center", va="center", color=SOFT, fontsize=9,
             )  # fmt: skip
         carpet = axes[2].imshow(

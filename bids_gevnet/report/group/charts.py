@@ -212,7 +212,7 @@ def draw_learning(folds: Sequence[FoldModel], *, name: str) -> Markup | None:
             else:
                 ax.set_ylim(bottom=0)
                 if what == "loss" and ax.get_legend_handles_labels()[0]:
-                    ax.legend(loc="lower left", **_LEGEND)
+                    ax.legend(loc="upper right", **_LEGEND)
         column = f"held_out_{figure_of}"
         last = [c[column][-1] for c in curves if c.get(column)]
         told = f" Held-out {figure_of} at the end {np.nanmean(last):.2f}." if _any(last) else ""

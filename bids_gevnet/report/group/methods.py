@@ -20,7 +20,7 @@ from bids_gevnet.nn.registry import ALL, scan_networks
 from bids_gevnet.report.group.results import as_list, as_map
 from bids_gevnet.report.group.study_files import StudyFiles
 from bids_gevnet.report.methods_text import Methods, describe_methods, with_references
-from bids_gevnet.report.networks import network_sentence
+from bids_gevnet.report.networks import has_kernel_network, network_sentence
 from bids_gevnet.settings import PAPER_TRAINING, Settings
 from bids_gevnet.versions import __version__
 
@@ -315,9 +315,11 @@ def _harmonisation(facts: GroupFacts) -> Iterable[str]:
 def _shells(facts: GroupFacts) -> Iterable[str]:
     if len(facts.b_values) > 1:
         apart = ", each harmonised with gains of its own" if facts.harmonised else ""
+        kernel = [name for name in facts.networks if has_kernel_network(name)]
+        white = "; kernel networks saw them decorrelated over training volumes" if kernel else ""
         yield (
             f"The shells ({name_shells(facts.b_values)}) were channels of the network's "
-            f"input{apart}."
+            f"input{apart}{white}."
         )
 
 

@@ -235,8 +235,6 @@ class SaliencySection:
 
 
 def _saliency(study: StudyFiles, template: tuple[Volume, Volume] | None) -> SaliencySection:
-    if template is None:
-        return SaliencySection([], [])
     results = {task.task: task for task in read_results(study.metrics)}
     views = []
     for number, folder in enumerate(dict.fromkeys(m.folder.parent for m in study.models), 1):
@@ -245,7 +243,7 @@ def _saliency(study: StudyFiles, template: tuple[Volume, Volume] | None) -> Sali
         task = results.get(str(facts.get("task")))
         view = read_saliency(
             path,
-            *template,
+            template,
             title=task.title if task else str(facts.get("task", "")),
             p=None if task is None else task.chance_p(str(facts.get("network"))),
             name=f"saliency-{number}",

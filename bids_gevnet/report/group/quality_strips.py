@@ -20,6 +20,8 @@ NARROW, WIDE, HEIGHT = 300, 620, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 6, 8, 20
 _MOST_NAMED = 6
 _LONGEST_NAME = 18
+_LINE = 10.0
+"""Distance of two names in a column, above the height of their letters."""
 _CROWDED = ((200, 0.7), (80, 0.85), (0, 1.0))
 """Scans from which dots are smaller, and how much."""
 
@@ -72,7 +74,7 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
         *_usual_bands(scans, measure, sites, low, span, column),
     ]
     seen: dict[tuple[str, int], int] = {}
-    names = []
+    far: list[tuple[CohortScan, float, float]] = []
     for number, (scan, value) in enumerate(zip(scans, measure.values, strict=True)):
         if value is None:
             continue
@@ -91,8 +93,8 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
             + Markup('style="--mark:{}" data-v="{}"/>').format(colour, f"{value:.4g}")
         )
         if number in measure.far:
-            names.append(_name_far(scan, x, y, width))
-    parts += names  # above the dots
+            far.append((scan, x, y))
+    parts += _name_far(far, width)  # above the dots
     summary = _summary(measure, known)
     head = Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
         width, HEIGHT, summary
@@ -128,20 +130,36 @@ def _usual_bands(
     return bands
 
 
-def _name_far(scan: CohortScan, x: float, y: float, width: int) -> Markup:
-    """Put a ring and the name beside a scan that is far from the others."""
-    right = x < 0.6 * width
-    return Markup(
-        '<circle class="far-ring" cx="{}" cy="{}" r="6.5"/>'
-        '<text class="far-name" x="{}" y="{}" text-anchor="{}">{}</text>'
-    ).format(
-        f"{x:.1f}",
-        f"{y:.1f}",
-        f"{x + 9 if right else x - 9:.1f}",
-        f"{y:.1f}",
-        "start" if right else "end",
-        plain_label(scan.scan, _LONGEST_NAME),
-    )
+def _name_far(far: Sequence[tuple[CohortScan, float, float]], width: int) -> list[Markup]:
+    """Put a ring and the name beside each scan that is far from the others of its site.
+
+    Names of one column that would overlap are moved apart, downwards as far as there is room.
+    """
+    marks = []
+    lines: dict[tuple[str, bool], list[float]] = {}
+    for scan, x, y in sorted(far, key=lambda mark: mark[2]):
+        right = x < 0.6 * width
+        taken = lines.setdefault((scan.site, right), [])
+        line = max(y, taken[-1] + _LINE) if taken else y
+        taken.append(line)
+        marks.append((scan, x, y, right, len(taken) - 1))
+    for taken in lines.values():
+        for number, lowest in enumerate(reversed(taken)):
+            taken[-1 - number] = min(lowest, HEIGHT - _BOTTOM - number * _LINE)
+    return [
+        Markup(
+            '<circle class="far-ring" cx="{}" cy="{}" r="6.5"/>'
+            '<text class="far-name" x="{}" y="{}" text-anchor="{}">{}</text>'
+        ).format(
+            f"{x:.1f}",
+            f"{y:.1f}",
+            f"{x + 9 if right else x - 9:.1f}",
+            f"{lines[scan.site, right][number]:.1f}",
+            "start" if right else "end",
+            plain_label(scan.scan, _LONGEST_NAME),
+        )
+        for scan, x, y, right, number in marks
+    ]
 
 
 def _height(value: float, low: float, span: float) -> float:

@@ -88,7 +88,7 @@ class Agreement:
 
 
 def read_saliency(
-    path: Path, template: Volume, template_mask: Volume, *, title: str, p: float | None, name: str
+    path: Path, template: tuple[Volume, Volume] | None, *, title: str, p: float | None, name: str
 ) -> SaliencyView | None:
     """Describe what `bids_gevnet.learn.evaluate.saliency_maps` wrote; None if it is not there.
 
@@ -96,8 +96,8 @@ def read_saliency(
     ----------
     path : Path
         A saliency.json.
-    template, template_mask : Volume
-        What the map is laid over.
+    template : (Volume, Volume) or None
+        What the map is laid over, and its mask; without it there are no slices.
     title : str
         Of the task.
     p : float or None
@@ -133,7 +133,7 @@ def read_saliency(
     low, high = float(facts.needed_z or inside.min()), float(inside.max())
     return dataclasses.replace(
         view,
-        slices=overlay_slices(significant, template, template_mask, low, high),
+        slices=[] if template is None else overlay_slices(significant, *template, low, high),
         low=low,
         high=high,
         bar=to_png_uri(np.arange(256, dtype=np.uint8)[None], colour_table(_COLOURS)),

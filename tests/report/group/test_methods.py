@@ -31,8 +31,8 @@ def test_the_run_is_described(facts):
     text = text_of(facts)
     assert "16 participants from 2 sites were classified by diagnosis (AD, PD)" in text
     assert "4-fold cross-validation" in text
-    assert "50 epochs of 400 samples per class" in text
-    assert "from 0.001 to 0.0001 and a weight decay of 1e-05" in text
+    assert "12 epochs of 64 samples per class" in text
+    assert "from 0.003 to 0.0003 and a weight decay of 1e-05" in text
     assert "2 networks were compared" in text
     assert "trained without a site and tested on it" in text
     assert "99 times" in text

@@ -1,5 +1,6 @@
 """Pieces of the group report against known truth: outliers, gains, transforms."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from bids_gevnet.report.group.harmonisation import (
 )
 from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.mosaic import draw_mosaic, read_transform
-from bids_gevnet.report.group.quality_strips import draw_strips, nice_ticks
+from bids_gevnet.report.group.quality_strips import HEIGHT, draw_strips, nice_ticks
 from bids_gevnet.report.group.results import Evaluation, Headline, read_headline, read_results
 from bids_gevnet.report.group.study_files import CohortScan, FoldModel, read_study
 from bids_gevnet.report.scan_files import Volume, find_scans, read_volume
@@ -77,6 +78,17 @@ def test_a_scan_far_from_its_site_is_ringed_and_named_in_the_plot():
     few = draw_strips(scans[:5], measure_scans(scans[:5]))[0]
     assert "usual" not in few.svg
     assert "far-" not in few.svg
+
+
+@pytest.mark.parametrize("values", [(3.0, 3.01, 3.02), (-3.0, -3.01, -3.02)])
+def test_names_of_neighbouring_outliers_do_not_overlap(values):
+    scans = [scan(n, "AD", "A", motion=0.1 + 0.01 * n) for n in range(12)]
+    scans += [scan(20 + n, "AD", "A", motion=value) for n, value in enumerate(values)]
+    (strip,) = [s for s in draw_strips(scans, measure_scans(scans)) if s.measure.key == "motion"]
+    heights = sorted(float(y) for y in re.findall(r'"far-name" x="[^"]*" y="([^"]*)"', strip.svg))
+    assert len(heights) == 3
+    assert min(np.diff(heights)) >= 10
+    assert 0 < heights[0] < heights[-1] <= HEIGHT
 
 
 def test_sites_count_people_not_scans():

@@ -25,14 +25,18 @@ def see(folder, tmp_path):
     """Read the study's saliency with some facts changed."""
     mask, b0 = head()
 
-    def read(p=0.001, **changes):
+    def read(p=0.001, *, on_template=True, **changes):
         facts, _ = SaliencyFacts.from_json(json.loads((folder / "saliency.json").read_text()))
         write_json(tmp_path / "saliency.json", replace(facts, **changes).to_json())
         for name in ("saliency.nii.gz", "saliency_p.nii.gz"):
             (tmp_path / name).write_bytes((folder / name).read_bytes())
         template = Volume(b0, AFFINE), Volume(mask.astype(float), AFFINE)
         return read_saliency(
-            tmp_path / "saliency.json", *template, title="AD v. PD", p=p, name="s"
+            tmp_path / "saliency.json",
+            template if on_template else None,
+            title="AD v. PD",
+            p=p,
+            name="s",
         )
 
     return read
@@ -48,6 +52,12 @@ def test_what_is_significant_is_shown_with_its_regions_and_angles(see):
     assert len(view.more_regions) == 2
     assert "tell the true class from the others" in view.verdict
     assert "-28, -14, 30" in view.verdict
+
+
+def test_without_the_template_only_its_slices_are_missing(see):
+    view, whole = see(on_template=False), see()
+    assert not view.slices
+    assert (view.glass, view.verdict, view.regions) == (whole.glass, whole.verdict, whole.regions)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.6, None])
@@ -82,9 +92,9 @@ def test_what_could_not_be_tested_says_why(see):
 def test_nothing_is_read_from_nothing(tmp_path):
     volume = Volume(np.ones((2, 2, 2)), np.eye(4))
     missing = tmp_path / "saliency.json"
-    assert read_saliency(missing, volume, volume, title="", p=0.01, name="s") is None
+    assert read_saliency(missing, (volume, volume), title="", p=0.01, name="s") is None
     missing.write_text("[3]")
-    assert read_saliency(missing, volume, volume, title="", p=0.01, name="s") is None
+    assert read_saliency(missing, (volume, volume), title="", p=0.01, name="s") is None
 
 
 def test_agreement_is_over_folds_training_and_tasks(see, folder, tmp_path):
