@@ -42,7 +42,8 @@ def draw_kernels() -> Any:
         (1, 1, 0, "vector to vector, plain", "the mean vector"),
         (1, 1, 2, "vector to vector, conjugate", "turned twice round the ring"),
     )
-    figure, axes = plt.subplots(2, 3, figsize=(7.5, 5.6), layout="constrained")
+    figure, axes = plt.subplots(2, 3, figsize=(7.5, 5.9), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.12)
     axes[1, 2].set_axis_off()
     for axis, (n, m, basis, title, about) in zip(axes.flat, kinds, strict=False):
         for theta in np.linspace(0, 2 * np.pi, 16, endpoint=False):
@@ -72,8 +73,8 @@ def draw_kernels() -> Any:
 def draw_transport() -> Any:
     """Carry a tangent vector around an eighth of the sphere; it returns turned by 90 degrees."""
     corners = np.eye(3)[[2, 0, 1, 2]]
-    figure = plt.figure(figsize=(5, 4.4), layout="constrained")
-    axis = figure.add_subplot(projection="3d")
+    figure = plt.figure(figsize=(5, 4.4))
+    axis = figure.add_axes((0, 0, 1, 1), projection="3d")
     u, v = np.mgrid[0 : 2 * np.pi : 48j, 0 : np.pi : 24j]
     ball = (np.cos(u) * np.sin(v), np.sin(u) * np.sin(v), np.cos(v))
     axis.plot_wireframe(*ball, color="0.85", linewidth=0.4)

@@ -16,8 +16,10 @@ _MODULES = {
     "bids_gevnet_phantom": "bids_gevnet.cli.phantom",
 }
 
-PREPROCESSING = "--output-resolution 12 --correction none --skip-bids-validation"
-TRAINING = "--folds 2 --epochs 4 --samples-per-class 16 --strides 1 1 2 1"
+PREPROCESSING = (
+    "--output-resolution 12 --denoise none --unring none --correction none --skip-bids-validation"
+)
+TRAINING = "--folds 2 --epochs 4 --samples-per-class 16"
 """Enough to see every step; real studies keep the defaults."""
 
 
@@ -29,7 +31,7 @@ def scratch() -> Path:
     return folder
 
 
-def run(line: str) -> None:
+def run(line: str, *, talks: bool = True) -> None:
     """Run a command in the scratch folder and print what it says, as on a terminal."""
     program, *arguments = line.split()
     print(f"$ {line}")
@@ -41,21 +43,41 @@ def run(line: str) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    print(done.stdout.replace(f"{scratch()}/", ""))
+    said = done.stdout.replace(f"{scratch()}/", "")
+    if talks or done.returncode:
+        print(said)
     if done.returncode:
         raise SystemExit(f"{line} ended with {done.returncode}")
 
 
 @cache
 def study() -> Path:
-    """Make a cohort of sixteen phantoms, process everybody and train; returns its output."""
+    """Make a cohort of twelve phantoms, process everybody and train; returns its output."""
     run(
-        "bids_gevnet_phantom cohort --groups AD,PD --per-group 8 --sites 2 --voxel-mm 9 "
-        "--directions 16 --effects both --seed 4"
+        "bids_gevnet_phantom cohort --groups AD,PD --per-group 6 --sites 2 --voxel-mm 9 "
+        "--directions 16 --effects both --seed 4",
+        talks=False,
     )
-    run(f"bids_gevnet cohort out participant {PREPROCESSING}")
-    run(f"bids_gevnet cohort out group {TRAINING}")
+    run(f"bids_gevnet cohort out participant {PREPROCESSING}", talks=False)
+    run(f"bids_gevnet cohort out group {TRAINING}", talks=False)
     return scratch() / "out"
+
+
+def lay_out_as_qsiprep(raw: str, derivatives: str) -> None:
+    """Write everybody of a still phantom cohort as QSIPrep would, by the layout of the tests."""
+    from preprocessed_layouts import read_raw, write_qsiprep
+
+    cohort = scratch() / raw
+    for folder in sorted(cohort.glob("sub-*")):
+        write_qsiprep(scratch() / derivatives, read_raw(cohort, folder.name[len("sub-") :]))
+
+
+def show_tree(name: str) -> None:
+    """Print the files below a folder."""
+    folder = scratch() / name
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            print(path.relative_to(scratch()))
 
 
 class Report:

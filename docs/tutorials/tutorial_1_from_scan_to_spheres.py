@@ -16,7 +16,7 @@ from tutorial_tools import run, scratch
 # ---------
 # ``bids_gevnet_phantom`` writes a BIDS dataset of simulated heads. Motion, eddy currents, fibres
 # and masks are known; the truth lies in ``sourcedata/truth``.
-run("bids_gevnet_phantom one --groups AD --per-group 1 --sites 1 --voxel-mm 5 --directions 24")
+run("bids_gevnet_phantom one --groups AD --per-group 1 --sites 1 --voxel-mm 6 --directions 24")
 
 # %%
 # What would run
@@ -28,13 +28,13 @@ run("bids_gevnet one derivatives participant --dry-run --skip-bids-validation")
 # The run
 # -------
 # One line per finished stage. Give the same command again and nothing is repeated.
-run("bids_gevnet one derivatives participant --output-resolution 5 --skip-bids-validation")
+run("bids_gevnet one derivatives participant --output-resolution 6 --skip-bids-validation")
 
 # %%
 # Correction
 # ----------
 # Each volume was compared with a prediction of itself, made from all others. The table of
-# confounds has the motion that was found; beside it is what was simulated.
+# confounds has the motion that was found; what was simulated is in ``sourcedata/truth``.
 folder = scratch() / "derivatives" / "sub-001" / "dwi"
 confounds = np.genfromtxt(
     next(folder.glob("*_desc-confounds_timeseries.tsv")), names=True, missing_values="n/a"

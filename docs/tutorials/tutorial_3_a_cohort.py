@@ -2,7 +2,7 @@
 A cohort, from participants.tsv to the group report
 ===================================================
 
-For somebody with two groups and a question. Sixteen simulated people of two groups and two
+For somebody with two groups and a question. Twelve simulated people of two groups and two
 scanners stand in for yours.
 """
 
@@ -31,7 +31,7 @@ run(f"bids_gevnet cohort out group --dry-run {TRAINING}")
 # Its first sentence is the answer. How to read on:
 #
 # * **An interval** says how much the figure would vary between cohorts of this size. With
-#   sixteen people it is wide, and nothing but more people makes it narrow.
+#   twelve people it is wide, and nothing but more people makes it narrow.
 # * **The lines beside the network** say what site, motion, age and sex reach alone. If site does
 #   as well as the network, the network may have learned the scanner.
 # * **Harmonisation** removes differences between scanners that are the same for everybody. Where

@@ -28,8 +28,13 @@ run(
     "--effects both --seed 77"
 )
 run(f"bids_gevnet new predicted participant {PREPROCESSING} --model out/models/AD-v-PD/final")
+
+# %%
+# A row for each group, with its probability and what to be careful about.
 (table,) = (scratch() / "predicted").rglob("*_prediction.tsv")
-print(pd.read_csv(table, sep="\t").to_string(index=False))
+rows = pd.read_csv(table, sep="\t")
+print(rows[["task", "label", "probability"]].to_string(index=False))
+print("warnings:", *rows["warnings"].dropna().unique(), sep="\n  ")
 
 # %%
 # Probabilities are calibrated on held-out people. The column of warnings says why a prediction

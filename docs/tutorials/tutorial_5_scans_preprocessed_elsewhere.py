@@ -2,36 +2,51 @@
 Starting from scans that were preprocessed elsewhere
 ====================================================
 
-For labs that have run QSIPrep, FSL's eddy, the HCP pipelines or this app before. Correcting a scan
-twice harms it, so what was done is taken as it is.
+For labs that have run QSIPrep, FSL's eddy, the HCP or UK Biobank pipelines, or this app before.
+Correcting a scan twice harms it, so what was done is taken as it is.
 """
 
 import json
 
-from tutorial_tools import run, scratch, study
-
-study()
+from tutorial_tools import lay_out_as_qsiprep, run, scratch, show_tree
 
 # %%
-# Say where the derivatives are
-# -----------------------------
-# Here they are our own, from another tutorial. For QSIPrep write
-# ``--derivatives qsiprep=/path/to/qsiprep``; a derivatives folder may also stand in place of
-# BIDS_DIR. The dry run says what is found for each participant, and what is missing.
-PEOPLE = "--participant-label 001 002"
-run(f"bids_gevnet cohort again participant {PEOPLE} --derivatives out --dry-run")
+# The derivatives
+# ---------------
+# Two simulated people whose heads lay still, with the names, axes and gradient tables that
+# QSIPrep gives its results.
+run(
+    "bids_gevnet_phantom raw --groups AD,PD --per-group 1 --sites 1 --voxel-mm 7 --directions 16 "
+    "--no-motion --no-eddy"
+)
+lay_out_as_qsiprep("raw", "qsiprep")
+show_tree("qsiprep/sub-001")
+
+# %%
+# What would be taken
+# -------------------
+# ``--derivatives`` says which pipeline made them and where they are; BIDS_DIR stays the raw
+# dataset. The dry run says what is found for each participant, and what is missing.
+run("bids_gevnet raw from_qsiprep participant --derivatives qsiprep=qsiprep --dry-run")
 
 # %%
 # Run
 # ---
-# Conforming, correction, cleaning and masking are skipped; the transform to the template is used
-# again. What is left takes seconds: another resolution costs no new correction.
-run(f"bids_gevnet cohort again participant {PEOPLE} --derivatives out --output-resolution 16")
+# Conforming, denoising, correction and masking are skipped, and QSIPrep's transform to the
+# template is used again. What is left, resampling and the sphere, takes seconds.
+run(
+    "bids_gevnet raw from_qsiprep participant --derivatives qsiprep=qsiprep "
+    "--output-resolution 12 --skip-bids-validation"
+)
 
 # %%
 # What was taken from where
 # -------------------------
 # The facts of each scan, its report and the methods text say so, and at the group level a mixture
 # of sources is listed as a possible confound.
-path = next((scratch() / "again").rglob("*_desc-report_facts.json"))
+path = next((scratch() / "from_qsiprep").rglob("*_desc-report_facts.json"))
 print(json.dumps(json.loads(path.read_text(encoding="utf-8"))["source"], indent=2))
+
+# %%
+# The results of this app are taken in the same way (``--derivatives bids_gevnet=DIR``): another
+# resolution costs no new correction. :doc:`/methods/preprocessed` has a row for each pipeline.

@@ -86,7 +86,7 @@ for label, (axis, name) in enumerate(zip(axes, ("round", "long"), strict=True)):
     )
     axis.set_title(name)
     axis.set_axis_off()
-    axis.set_aspect("equal")
+    axis.set_box_aspect(np.ptp(egg, axis=0), zoom=1.45)
 plt.show()
 
 # %%
@@ -138,9 +138,10 @@ left.legend()
 theta = np.linspace(0, 2 * np.pi, 200)
 for frequency, name in ((0, "scalar to scalar"), (1, "scalar to vector"), (2, "vector to vector")):
     right.plot(theta, np.cos(frequency * theta), label=name)
-right.set(xlabel="direction on the ring", ylabel="kernel", xticks=[0, np.pi, 2 * np.pi])
+right.set(xlabel="direction on the ring", ylabel="kernel", ylim=(-1.1, 2))
+right.set_xticks([0, np.pi, 2 * np.pi])
 right.set_xticklabels(["0", "π", "2π"])
-right.legend()
+right.legend(loc="upper center")
 plt.show()
 
 # %%
