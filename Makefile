@@ -8,6 +8,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 DEMO ?= demo
 STAMP := $(VENV)/.installed
+WITH_DOCS := $(VENV)/.installed-docs
 
 # uv where present, pip otherwise; both keep to the versions of constraints.txt. uv does not
 # read pip's settings, so a folder of wheels given to pip is passed on.
@@ -25,12 +26,14 @@ endif
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): EXTRAS := dev
+$(WITH_DOCS): EXTRAS := dev,docs
+$(STAMP) $(WITH_DOCS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0])'
 	@echo "Creating the environment in $(VENV): about 150 packages, three minutes ..."
 	@$(CREATE)
-	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+	@$(INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $(STAMP) $@
 
 .PHONY: install
 install: $(STAMP)  ## Create the environment
@@ -59,7 +62,7 @@ boutiques: $(STAMP)  ## Write containers/boutiques.json
 
 .PHONY: kernels
 kernels: $(STAMP)  ## Compile the CPU kernels after a change of theirs
-	@$(BIN)/python bids_gevnet/nn/compiled/build.py
+	@$(BIN)/python bids_gevnet/compiled/build.py
 
 .PHONY: lint
 lint: $(STAMP)  ## Check style, types, layers and safety
@@ -74,8 +77,7 @@ types: $(STAMP)
 	@$(BIN)/bandit --quiet --recursive bids_gevnet workflows
 
 .PHONY: docs
-docs: $(STAMP)  ## Build the documentation into docs/_build
-	@$(INSTALL) --constraint constraints.txt --editable '.[dev,docs]'
+docs: $(WITH_DOCS)  ## Build the documentation into docs/_build
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 

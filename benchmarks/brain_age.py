@@ -54,7 +54,7 @@ def measure(
 def show(task: dict[str, Any], age_effect: float, seed: int) -> str:
     """Write the headline and a table of all models."""
     lines = [
-        f"### Age effect {age_effect:g}, seed {seed}",
+        f"## Age effect {age_effect:g}, seed {seed}",
         "",
         f"> {task['headline']['sentence']}",
         "",
@@ -101,7 +101,7 @@ def main() -> None:
         parts.append(show(task, effect, seed))
         print(parts[-1], flush=True)
     head = (
-        "## Brain age on phantoms\n\nPhantom results. "
+        "# Brain age on phantoms\n\nPhantom results. "
         f"{options.people} simulated people of 50 to 89 years a cohort, voxels of "
         f"{options.voxel_mm:g} mm, {options.resolution:g} mm in template space, nside "
         f"{options.nside}; group level with `{options.training}`; commit {current_commit()}; "

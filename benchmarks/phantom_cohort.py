@@ -8,7 +8,8 @@ a folder with another cohort is refused.
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ GROUPS = ("AD", "DLB", "PD")
 """Groups of the phantom; fibres cross at another angle in DLB, and disperse more in PD."""
 SITES = "ABCD"
 """Names of scanners; a cohort has the first few of them."""
+SESSION_NOISE = 0.01
+"""Standard deviation of S/b0 between two scans of a person, a third of the noise of a voxel."""
 
 
 def still_settings(
@@ -58,6 +61,9 @@ def write_cohort(
     resolution_mm: float,
     nside: int,
     shell: ShellChoice = None,
+    chosen: Callable[[ParticipantSpec], bool] = lambda _: True,
+    sessions: int = 1,
+    known: Callable[[ParticipantSpec], Path | None] = lambda _: None,
 ) -> None:
     """Write folder/raw and folder/scans, a raw dataset's tables and everybody's derivatives.
 
@@ -73,10 +79,20 @@ def write_cohort(
         HEALPix resolution of the samples.
     shell : tuple of float, "all" or None
         Which shells to sample, as for ``--shell``.
+    chosen : callable
+        Which of these people take part.
+    sessions : int
+        Scans of each: the first one, and the same with new noise on the samples.
+    known : callable
+        Folder of another cohort that has the very same scans of somebody, if there is one: they
+        are linked and not made again.
     """
+    specs = [s for s in plan_cohort(settings) if s.diagnosis in groups and chosen(s)]
     about = dataclasses.asdict(settings) | {"resolution_mm": resolution_mm, "nside": nside}
     about["shell"] = shell
     about["groups"] = groups
+    about["people"] = [spec.label for spec in specs]
+    about["sessions"] = sessions
     about = json.loads(json.dumps(about))  # as it is read back
     path = folder / "cohort.json"
     if path.is_file() and json.loads(path.read_text()) != about:
@@ -86,10 +102,15 @@ def write_cohort(
             remedy="give another --folder",
         )
     write_json(path, about)
-    specs = tuple(spec for spec in plan_cohort(settings) if spec.diagnosis in groups)
-    _write_raw(folder / "raw", specs)
+    _write_raw(folder / "raw", specs, sessions)
     for number, spec in enumerate(specs):
-        _write_derivatives(folder / "scans", spec, settings, resolution_mm, nside, shell)
+        there = folder / "scans" / f"sub-{spec.label}"
+        same = known(spec)
+        if same is not None and not there.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.symlink_to((same / "scans" / there.name).resolve())
+        place = _Place(folder / "scans", spec, resolution_mm, nside, shell)
+        _write_derivatives(place, settings, sessions)
         print(f"\rphantom {number + 1} of {len(specs)}", end="", flush=True)
     print(flush=True)
 
@@ -133,41 +154,61 @@ def sample_participant(
     return np.concatenate([each.samples for each in shells], axis=1), mask, grid.affine
 
 
-def _write_raw(root: Path, specs: tuple[ParticipantSpec, ...]) -> None:
+def _write_raw(root: Path, specs: Sequence[ParticipantSpec], sessions: int) -> None:
     """Tables and sidecars of a raw dataset: all that the group level reads of it."""
     write_json(root / "dataset_description.json", {"Name": "Phantom", "BIDSVersion": "1.10.0"})
     rows = ["participant_id\tdiagnosis\tsite\tage\tsex"]
     for spec in specs:
         cells = (f"sub-{spec.label}", spec.diagnosis, SITES[spec.site], f"{spec.age:.1f}")
         rows.append("\t".join((*cells, spec.sex)))
-        stem = root / f"sub-{spec.label}" / "dwi" / f"sub-{spec.label}_dwi"
-        write_json(Path(f"{stem}.json"), {"Manufacturer": SITES[spec.site]})
-        Path(f"{stem}.nii.gz").touch()
+        for session in _sessions(sessions):
+            entities = {"sub": spec.label} | session
+            words = [f"{key}-{value}" for key, value in entities.items()]
+            stem = root.joinpath(*words) / "dwi" / f"{'_'.join(words)}_dwi"
+            write_json(Path(f"{stem}.json"), {"Manufacturer": SITES[spec.site]})
+            Path(f"{stem}.nii.gz").touch()
     write_text(root / "participants.tsv", "\n".join(rows) + "\n")
 
 
-def _write_derivatives(
-    root: Path,
-    spec: ParticipantSpec,
-    settings: PhantomSettings,
-    resolution_mm: float,
-    nside: int,
-    shell: ShellChoice,
-) -> None:
+@dataclass(frozen=True)
+class _Place:
+    """Whose scan goes where, and how it is sampled."""
+
+    root: Path
+    spec: ParticipantSpec
+    resolution_mm: float
+    nside: int
+    shell: ShellChoice
+
+    def names(self, session: dict[str, str]) -> DerivativeNames:
+        entities = {"sub": self.spec.label} | session
+        return DerivativeNames(
+            output_dir=self.root, entities=entities, resolution_mm=self.resolution_mm
+        )
+
+
+def _sessions(count: int) -> list[dict[str, str]]:
+    return [{"ses": str(k + 1)} for k in range(count)] if count > 1 else [{}]
+
+
+def _write_derivatives(place: _Place, settings: PhantomSettings, sessions: int) -> None:
     """Write samples on the sphere in template space, by the true pose; the motion table last."""
-    names = DerivativeNames(
-        output_dir=root, entities={"sub": spec.label}, resolution_mm=resolution_mm
-    )
-    confounds = names.native("desc-confounds_timeseries.tsv")
-    if confounds.is_file():
+    every = [place.names(session) for session in _sessions(sessions)]
+    if every[-1].native("desc-confounds_timeseries.tsv").is_file():
         return
-    inside, mask, affine = sample_participant(settings, spec, resolution_mm, nside, shell)
-    samples = np.zeros((*mask.shape, inside.shape[1]), np.float32)
-    samples[mask] = inside
-    image = names.standard("desc-healpix_dwi.nii.gz")
-    write_image(image, samples, affine, scale=SAMPLE_STEP)
-    about = {"Nside": nside, "Ordering": "NESTED"}
-    about |= {"BValue": sorted(settings.b_values)} if shell == ALL_SHELLS else {}
-    write_json(names.standard("desc-healpix_dwi.json"), about)
-    write_image(names.standard("desc-brain_mask.nii.gz"), mask, affine)
-    write_text(confounds, "framewise_displacement\nn/a\n0\n")
+    inside, mask, affine = sample_participant(
+        settings, place.spec, place.resolution_mm, place.nside, place.shell
+    )
+    rng = np.random.default_rng([settings.seed, place.spec.index])
+    for number, names in enumerate(every):
+        noise = rng.normal(0, SESSION_NOISE, inside.shape) if number else 0.0
+        samples = np.zeros((*mask.shape, inside.shape[1]), np.float32)
+        samples[mask] = inside + noise
+        image = names.standard("desc-healpix_dwi.nii.gz")
+        write_image(image, samples, affine, scale=SAMPLE_STEP)
+        about = {"Nside": place.nside, "Ordering": "NESTED"}
+        about |= {"BValue": sorted(settings.b_values)} if place.shell == ALL_SHELLS else {}
+        write_json(names.standard("desc-healpix_dwi.json"), about)
+        write_image(names.standard("desc-brain_mask.nii.gz"), mask, affine)
+        confounds = names.native("desc-confounds_timeseries.tsv")
+        write_text(confounds, "framewise_displacement\nn/a\n0\n")

@@ -35,7 +35,7 @@ import torch
 from pages import RESULTS, write_page
 from torch import Tensor, nn
 
-from bids_gevnet.nn.compiled.library import describe, level, use
+from bids_gevnet.compiled.library import describe, level, use
 from bids_gevnet.nn.deepsphere import DeepSphere
 from bids_gevnet.nn.fields import FieldType
 from bids_gevnet.nn.gauge_convolution import DEFAULT_RADII, GEConv, GEVConv
