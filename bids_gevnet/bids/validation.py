@@ -27,6 +27,15 @@ class ValidatorIssue:
         top = self.location.lstrip("/").split("/", 1)[0]
         return top.removeprefix("sub-") if top.startswith("sub-") else None
 
+    @property
+    def concerns_everybody(self) -> bool:
+        """Whether nobody's scan can be trusted, rather than that of single participants.
+
+        Somebody with a scan and no row in participants.tsv can be processed like the others; the
+        group level names them.
+        """
+        return self.participant is None and self.code != "PARTICIPANT_ID_MISMATCH"
+
     def __str__(self) -> str:
         return printable(
             f"{self.code} in {self.location or 'the dataset'}"

@@ -100,7 +100,7 @@ def _validate(request: Request) -> None:
     errors = [issue for issue in validate_dataset(request.bids_dir) if issue.severity == "error"]
     for issue in errors:
         log.warning("BIDS validator: %s", issue)
-    of_dataset = [issue for issue in errors if issue.participant is None]
+    of_dataset = [issue for issue in errors if issue.concerns_everybody]
     if of_dataset:
         raise InputError(
             expected="a valid BIDS dataset",

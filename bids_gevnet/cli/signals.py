@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,34 +21,47 @@ def stopping_on_signals() -> Iterator[None]:
     Outside of the main thread, where Python allows no handlers, nothing changes.
     """
     received: list[int] = []
+    inside = True
 
     def stop(number: int, _frame: object) -> None:
         received.append(number)
         if len(received) > 1:
             os._exit(128 + number)
-        raise StoppedError("stopped by a signal; the same command resumes", number)
+        error = StoppedError("stopped by a signal; the same command resumes", number)
+        watched.append(weakref.ref(error, stop_again))
+        try:
+            raise error
+        finally:
+            del error  # the traceback holds this frame: it would keep the error alive
+
+    watched: list[weakref.ref[StoppedError]] = []
+
+    def stop_again(_: object) -> None:
+        """Send a signal again whose error has gone without ending the block.
+
+        Libraries swallow it with a bare `except`, and Python in `__del__`.
+        """
+        if inside:
+            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), received.pop()))
+            again.daemon = True
+            again.start()
 
     print_unraisable = sys.unraisablehook
 
-    def stop_again(unraisable: "sys.UnraisableHookArgs") -> None:
-        """Send a signal again that came where Python lets no exception out, as in `__del__`."""
+    def keep_silent(unraisable: "sys.UnraisableHookArgs") -> None:
         if not isinstance(unraisable.exc_value, StoppedError):
             print_unraisable(unraisable)
-            return
-        arguments = (os.getpid(), received.pop())
-        again = threading.Timer(_AGAIN_S, os.kill, arguments)
-        again.daemon = True
-        again.start()
 
     try:
         before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     except ValueError:
         yield
         return
-    sys.unraisablehook = stop_again
+    sys.unraisablehook = keep_silent
     try:
         yield
     finally:
+        inside = False
         sys.unraisablehook = print_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)

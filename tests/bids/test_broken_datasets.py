@@ -249,3 +249,11 @@ def test_a_program_that_is_not_installed_is_said_before_the_run(
     assert code == 2
     assert f"use --{option} {instead}" in printed
     assert plan(dataset, capsys, *options, instead)[0] == 0
+
+
+def test_a_participant_without_a_row_stops_nobody(dataset, capsys):
+    table = dataset.root / "participants.tsv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    code, printed = plan(dataset, capsys)
+    assert code == 0
+    assert "2 of 2 participants would be processed" in printed

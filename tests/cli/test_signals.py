@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,20 @@ def test_a_signal_where_python_lets_no_exception_out(capfd: pytest.CaptureFixtur
         _meet_a_signal()
     assert sys.unraisablehook is printed_before
     assert "Traceback" not in capfd.readouterr().err
+
+
+def _swallow_a_signal() -> None:
+    with stopping_on_signals():
+        with suppress(BaseException):  # as libraries do while they are imported
+            signal.raise_signal(signal.SIGTERM)
+        time.sleep(60)
+
+
+def test_a_signal_that_a_library_swallows_comes_again() -> None:
+    started = time.monotonic()
+    with pytest.raises(StoppedError):
+        _swallow_a_signal()
+    assert time.monotonic() - started < 30
 
 
 @pytest.fixture(scope="module")
