@@ -12,6 +12,7 @@ from bids_gevnet.child_processes import STOP_SIGNALS
 from bids_gevnet.errors import StoppedError
 
 _AGAIN_S = 0.1
+_STOPPED = "stopped by a signal; the same command resumes"
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def stopping_on_signals() -> Iterator[None]:
         received.append(number)
         if len(received) > 1:
             os._exit(128 + number)
-        error = StoppedError("stopped by a signal; the same command resumes", number)
+        error = StoppedError(_STOPPED, number)
         watched.append(weakref.ref(error, stop_again))
         try:
             raise error
@@ -60,6 +61,10 @@ def stopping_on_signals() -> Iterator[None]:
     sys.unraisablehook = keep_silent
     try:
         yield
+    except Exception as error:
+        if received:  # Python itself makes another error of ours, as where a class is created
+            raise StoppedError(_STOPPED, received[0]) from error
+        raise
     finally:
         inside = False
         sys.unraisablehook = print_unraisable

@@ -122,6 +122,28 @@ def _swallow_a_signal() -> None:
         time.sleep(60)
 
 
+class SignalsWhenItIsNamed:
+    """A descriptor in whose making a signal arrives, which Python 3.11 turns into RuntimeError."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def _meet_a_signal_in_a_class() -> None:
+    with stopping_on_signals():
+        type("Named", (), {"field": SignalsWhenItIsNamed()})
+
+
+def test_a_signal_of_which_python_makes_another_error() -> None:
+    with pytest.raises(StoppedError):
+        _meet_a_signal_in_a_class()
+
+
+def test_an_error_without_a_signal_stays_what_it_is() -> None:
+    with pytest.raises(KeyError), stopping_on_signals():
+        raise KeyError
+
+
 def test_a_signal_that_a_library_swallows_comes_again() -> None:
     started = time.monotonic()
     with pytest.raises(StoppedError):
