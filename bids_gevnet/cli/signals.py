@@ -21,52 +21,57 @@ def stopping_on_signals() -> Iterator[None]:
 
     Outside of the main thread, where Python allows no handlers, nothing changes.
     """
-    received: list[int] = []
-    inside = True
-
-    def stop(number: int, _frame: object) -> None:
-        received.append(number)
-        if len(received) > 1:
-            os._exit(128 + number)
-        error = StoppedError(_STOPPED, number)
-        watched.append(weakref.ref(error, stop_again))
-        try:
-            raise error
-        finally:
-            del error  # the traceback holds this frame: it would keep the error alive
-
-    watched: list[weakref.ref[StoppedError]] = []
-
-    def stop_again(_: object) -> None:
-        """Send a signal again whose error has gone without ending the block.
-
-        Libraries swallow it with a bare `except`, and Python in `__del__`.
-        """
-        if inside:
-            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), received.pop()))
-            again.daemon = True
-            again.start()
-
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    stop = _Stop()
+    before = {number: signal.signal(number, stop.raise_error) for number in STOP_SIGNALS}
     print_unraisable = sys.unraisablehook
 
     def keep_silent(unraisable: "sys.UnraisableHookArgs") -> None:
         if not isinstance(unraisable.exc_value, StoppedError):
             print_unraisable(unraisable)
 
-    try:
-        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
-    except ValueError:
-        yield
-        return
     sys.unraisablehook = keep_silent
     try:
         yield
     except Exception as error:
-        if received:  # Python itself makes another error of ours, as where a class is created
-            raise StoppedError(_STOPPED, received[0]) from error
+        if stop.received:  # Python makes another error of ours, for one where a class is created
+            raise StoppedError(_STOPPED, stop.received[0]) from error
         raise
     finally:
-        inside = False
+        stop.ended = True
         sys.unraisablehook = print_unraisable
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Stop:
+    """What signals do inside a block."""
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.ended = False
+        self._watched: list[weakref.ref[StoppedError]] = []
+
+    def raise_error(self, number: int, _frame: object) -> None:
+        """Answer a signal."""
+        self.received.append(number)
+        if len(self.received) > 1:
+            os._exit(128 + number)
+        error = StoppedError(_STOPPED, number)
+        self._watched.append(weakref.ref(error, self._send_again))
+        try:
+            raise error
+        finally:
+            del error  # the traceback holds this frame, which would keep the error alive
+
+    def _send_again(self, _: object) -> None:
+        """Send a signal again whose error is gone although the block goes on.
+
+        Libraries swallow it with a bare `except`, and Python in `__del__`.
+        """
+        if not self.ended:
+            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), self.received.pop()))
+            again.daemon = True
+            again.start()
