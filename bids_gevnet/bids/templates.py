@@ -7,13 +7,50 @@ missing, which a cluster node cannot, and nobody has asked for.
 
 import os
 import re
+from functools import cache
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bids_gevnet.bids.sidecars import split_name
 from bids_gevnet.errors import InputError
 
 _RESOLUTIONS = ("2", "1")
 """Names of resolutions in the order in which they are wanted: 2 mm is what registration uses."""
+
+_SHIPPED_MM = 2
+"""Resolution at which the shipped template is used; diffusion scans are no finer."""
+
+
+@cache
+def shipped_template() -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.float64]]:
+    """Load the template that nilearn ships, which needs no download.
+
+    It is resampled, which takes half a second, and several stages of every scan need it: so it is
+    kept for the next call.
+
+    Returns
+    -------
+    image : (X, Y, Z) array
+        T1-weighted; read-only, like the others.
+    mask : (X, Y, Z) array of bool
+        Its brain.
+    affine : (4, 4) array
+        Voxel to world.
+    """
+    from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
+
+    image = load_mni152_template(resolution=_SHIPPED_MM)
+    mask = load_mni152_brain_mask(resolution=_SHIPPED_MM)
+    arrays = (
+        np.array(image.dataobj, dtype=np.float32),
+        np.asarray(mask.dataobj) > 0,
+        np.array(image.affine, dtype=np.float64),
+    )
+    for array in arrays:
+        array.flags.writeable = False
+    return arrays
 
 
 def template_label(path: Path) -> str:

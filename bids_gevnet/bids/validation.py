@@ -45,7 +45,7 @@ class ValidatorIssue:
 
 def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:
     """Run bids-validator-deno on a dataset and return its errors and warnings."""
-    # Without --max-rows it reads 1000 rows of a table and then misses the participants of the rest.
+    # Without --max-rows it reads 1000 rows of a table, and misses the participants of the rest.
     command = [_find_validator(), str(dataset_dir), "--format", "json", "--no-color"]
     command += ["--max-rows=-1"]
     try:

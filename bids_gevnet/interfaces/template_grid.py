@@ -7,16 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bids_gevnet.bids.derivatives import DEFAULT_TEMPLATE
-from bids_gevnet.bids.templates import brain_mask_beside, template_label
+from bids_gevnet.bids.templates import brain_mask_beside, shipped_template, template_label
 from bids_gevnet.dwi.registration import brain_box
 from bids_gevnet.errors import InputError, ParticipantError
 from bids_gevnet.interfaces.series import read_image, read_mask
 from bids_gevnet.settings import PreprocessingSettings
 
 FloatArray = npt.NDArray[np.float64]
-
-_TEMPLATE_MM = 2
-"""Resolution at which the template is used for registration; diffusion scans are no finer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +52,7 @@ def load_template(path: Path | None) -> Template:
     (`tpl-X_T1w.nii.gz` and `tpl-X_desc-brain_mask.nii.gz`).
     """
     if path is None:
-        from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
-
-        image = load_mni152_template(resolution=_TEMPLATE_MM)
-        mask = load_mni152_brain_mask(resolution=_TEMPLATE_MM)
-        return Template(
-            np.asarray(image.dataobj, dtype=np.float32),
-            np.asarray(mask.dataobj) > 0,
-            np.asarray(image.affine, dtype=np.float64),
-            DEFAULT_TEMPLATE,
-        )
+        return Template(*shipped_template(), DEFAULT_TEMPLATE)
     from nibabel.filebasedimages import ImageFileError
 
     try:

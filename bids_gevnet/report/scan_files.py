@@ -22,7 +22,7 @@ from bids_gevnet.bids.derivatives import (
 )
 from bids_gevnet.bids.gradient_files import read_bval, read_bvec
 from bids_gevnet.bids.reading import read_json
-from bids_gevnet.bids.templates import brain_mask_beside
+from bids_gevnet.bids.templates import brain_mask_beside, shipped_template
 from bids_gevnet.crash_files import read_crashes
 from bids_gevnet.dwi.gradients import bvecs_fsl_to_ras
 from bids_gevnet.errors import BidsGevnetError
@@ -171,14 +171,8 @@ def read_volumes(path: Path) -> list[Volume]:
 def read_template(scan: ScanFiles, settings: Mapping[str, Any]) -> tuple[Volume, Volume] | None:
     """Load the template that a scan was registered to, and its brain; nothing if it is gone."""
     if scan.template == DEFAULT_TEMPLATE:
-        from nilearn.datasets import load_mni152_brain_mask, load_mni152_template
-
-        images = load_mni152_template(resolution=2), load_mni152_brain_mask(resolution=2)
-        first, second = (
-            Volume(np.asarray(image.dataobj, np.float32), np.asarray(image.affine, float))
-            for image in images
-        )
-        return first, second
+        data, brain, affine = shipped_template()
+        return Volume(data, affine), Volume(brain.astype(np.float32), affine)
     path = settings.get("template")
     image = read_volume(Path(path)) if isinstance(path, str) else None
     if image is None:
