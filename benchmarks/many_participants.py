@@ -2,9 +2,9 @@
 
     python benchmarks/many_participants.py --participants 10000
 
-Everybody has a scan, a T1w and sidecars under names of their own; the bytes are hard links to those of
-one phantom, so that the dataset is written in a minute. Indexing is part of the dry run. The last line
-is a row of benchmarks/results/scale.md.
+Everybody has a scan, a T1w and sidecars under names of their own; the bytes are hard links to those
+of one phantom, so that the dataset is written in a minute. Indexing is part of the dry run. The
+lines with bars are rows of benchmarks/results/scale.md.
 """
 
 import argparse
@@ -20,14 +20,19 @@ from pathlib import Path
 
 def write_dataset(folder: Path, participants: int) -> None:
     one = folder.with_name("one")
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "bids_gevnet.cli.phantom", one, "--groups", "AD,CN"),
-            *("--per-group", "1", "--sites", "1", "--voxel-mm", "8", "--directions", "16", "--t1w"),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    command = [sys.executable, "-m", "bids_gevnet.cli.phantom", one, "--groups", "AD,CN"]
+    command += [
+        "--per-group",
+        "1",
+        "--sites",
+        "1",
+        "--voxel-mm",
+        "8",
+        "--directions",
+        "16",
+        "--t1w",
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     person = one / "sub-001"
     for number in range(participants):
         name = f"sub-{number:05d}"
@@ -48,17 +53,17 @@ def main() -> int:
     parser.add_argument("--participants", type=int, default=10_000)
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "data"
+        folder, output = Path(temporary) / "data", Path(temporary) / "out"
         write_dataset(folder, wanted.participants)
+        command = [sys.executable, "-m", "bids_gevnet.cli.start", folder, output, "participant"]
         for title, options in (
             ("with the validator", ()),
             ("without the validator", ("--skip-bids-validation",)),
         ):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
             started = time.monotonic()
-            command = [sys.executable, "-m", "bids_gevnet.cli.start", folder, folder.with_name("out")]
             ended = subprocess.run(
-                [*command, "participant", "--dry-run", *options],
+                [*command, "--dry-run", *options],
                 stdout=subprocess.PIPE,
                 text=True,
                 check=False,
