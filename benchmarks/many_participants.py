@@ -2,7 +2,7 @@
 
     python benchmarks/many_participants.py --participants 10000
 
-Everybody has a scan, a T1w and sidecars under names of their own; the bytes are hard links to those
+Everybody has a scan, a T1w and sidecars under own names; the bytes are hard links to those
 of one phantom, so that the dataset is written in a minute. Indexing is part of the dry run. The
 lines with bars are rows of benchmarks/results/scale.md.
 """

@@ -30,10 +30,7 @@ _COHORT = (
     *("--effects", "micro", "--micro-effect", "1.6", "--voxel-mm", "8", "--directions", "24"),
 )
 _PREPROCESSING = ("--output-resolution", "16", "--nside", "2", "--skip-bids-validation")
-_TRAINING = (
-    *("--folds", "3", "--epochs", "12", "--samples-per-class", "64", "--learning-rate", "0.003"),
-    "--no-leave-site-out",
-)
+_TRAINING = ("--folds", "3", "--no-leave-site-out")
 _WIDTH = 79
 
 
