@@ -155,7 +155,7 @@ def _plan_run(
 def _too_few_directions(run: DiffusionRun, settings: PreprocessingSettings) -> str:
     """Say why volumes cannot be predicted from each other; nothing where they can."""
     shells = find_shells(read_bval(run.bval), b0_threshold=settings.b0_threshold)
-    most = max((shell.n_directions for shell in shells.shells), default=0)
+    most = max((shell.n_volumes for shell in shells.shells), default=0)
     if most >= MIN_DIRECTIONS:
         return ""
     return (

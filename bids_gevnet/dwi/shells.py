@@ -47,18 +47,16 @@ class Shell:
     volumes: NDArray[np.intp]
 
     @property
-    def n_directions(self) -> int:
+    def n_volumes(self) -> int:
         """Number of volumes on the shell."""
         return int(self.volumes.size)
 
-    def n_directions_of(self, bvecs: NDArray[np.float64] | None) -> int:
-        """Count the different directions in a table (n, 3); without one, the volumes."""
-        if bvecs is None:
-            return self.n_directions
+    def n_directions(self, bvecs: NDArray[np.float64]) -> int:
+        """Count the different directions of a table (n, 3): a second run repeats them."""
         return count_directions(bvecs[self.volumes], tolerance_deg=REPEAT_DEG)
 
     def __str__(self) -> str:
-        return f"b = {self.b_value:.0f} ({self.n_directions} directions)"
+        return f"b = {self.b_value:.0f} ({self.n_volumes} volumes)"
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def find_shells(
     Examples
     --------
     >>> print(find_shells([0, 5, 995, 1000, 1005, 2000]))
-    2 b0, b = 1000 (3 directions), b = 2000 (1 directions)
+    2 b0, b = 1000 (3 volumes), b = 2000 (1 volumes)
     """
     b = np.asarray(bvals, dtype=np.float64)
     keep = np.ones(b.shape, bool) if usable is None else usable
@@ -138,24 +136,24 @@ def choose_shell(
             found=str(shells),
             remedy="raise --b0-threshold if low b-values stand for b0, or leave this scan out",
         )
-    fit = [shell for shell in shells.shells if shell.n_directions >= MIN_DIRECTIONS]
+    fit = [shell for shell in shells.shells if shell.n_volumes >= MIN_DIRECTIONS]
     if wanted is not None:
         fit = [shell for shell in fit if abs(shell.b_value - wanted) <= tolerance]
         expected = f"a shell near b = {wanted:.0f} with at least {MIN_DIRECTIONS} directions"
     else:
         expected = f"a shell with at least {MIN_DIRECTIONS} directions"
-        fit = [shell for shell in fit if shell.n_directions >= ENOUGH_DIRECTIONS] or fit
+        fit = [shell for shell in fit if shell.n_volumes >= ENOUGH_DIRECTIONS] or fit
     if not fit:
         raise ParticipantError(
             expected=expected,
             found=str(shells),
             remedy="choose another shell with --shell, or leave this scan out"
-            if any(shell.n_directions >= MIN_DIRECTIONS for shell in shells.shells)
+            if any(shell.n_volumes >= MIN_DIRECTIONS for shell in shells.shells)
             else "leave this scan out with --bids-filter-file: so few directions do not "
             "determine a sphere",
         )
     target = PREFERRED_B if wanted is None else wanted
-    return min(fit, key=lambda shell: (abs(shell.b_value - target), -shell.n_directions))
+    return min(fit, key=lambda shell: (abs(shell.b_value - target), -shell.n_volumes))
 
 
 def choose_shells(shells: Shells, wanted: ShellChoice = None) -> tuple[Shell, ...]:
@@ -182,7 +180,7 @@ def choose_shells(shells: Shells, wanted: ShellChoice = None) -> tuple[Shell, ..
         return (choose_shell(shells),)
     if wanted == ALL_SHELLS:
         choose_shell(shells)  # refuses a scan without b0, or without a single shell
-        return tuple(s for s in shells.shells if s.n_directions >= MIN_DIRECTIONS)
+        return tuple(s for s in shells.shells if s.n_volumes >= MIN_DIRECTIONS)
     chosen = [choose_shell(shells, b) for b in sorted(wanted)]
     if len({shell.b_value for shell in chosen}) < len(chosen):
         raise ParticipantError(

@@ -136,7 +136,7 @@ def choose_tensor_shell(shells: Shells) -> Shell:
     low = tuple(
         shell
         for shell in shells.shells
-        if shell.b_value <= HIGHEST_B and shell.n_directions >= MIN_DIRECTIONS
+        if shell.b_value <= HIGHEST_B and shell.n_volumes >= MIN_DIRECTIONS
     )
     return choose_shell(replace(shells, shells=low) if low else shells)
 

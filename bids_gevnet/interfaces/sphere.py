@@ -105,7 +105,7 @@ def sampling_facts(
     chosen: Sequence[Shell],
     shells: Shells,
     nside: int,
-    bvecs: npt.NDArray[np.float64] | None = None,
+    bvecs: npt.NDArray[np.float64],
 ) -> SphereFacts:
     """Say how shells are sampled, as far as gradients and settings decide it."""
     return SphereFacts(
@@ -119,8 +119,8 @@ def sampling_facts(
     )
 
 
-def _shell_facts(shell: Shell, bvecs: npt.NDArray[np.float64] | None) -> ShellFacts:
-    return ShellFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions_of(bvecs))
+def _shell_facts(shell: Shell, bvecs: npt.NDArray[np.float64]) -> ShellFacts:
+    return ShellFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions(bvecs))
 
 
 def _root_mean_square(values: Sequence[float]) -> float:

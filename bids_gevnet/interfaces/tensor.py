@@ -79,10 +79,10 @@ class FitTensor(SimpleInterface):
         return runtime
 
 
-def tensor_facts(shells: Shells, bvecs: npt.NDArray[np.float64] | None = None) -> TensorFacts:
+def tensor_facts(shells: Shells, bvecs: npt.NDArray[np.float64]) -> TensorFacts:
     """Say what tensors are fitted to; without a table every volume counts as a direction."""
     shell = choose_tensor_shell(shells)
-    return TensorFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions_of(bvecs))
+    return TensorFacts(b_value=round(shell.b_value, 1), directions=shell.n_directions(bvecs))
 
 
 def describe_map(name: str, facts: TensorFacts) -> dict[str, Any]:

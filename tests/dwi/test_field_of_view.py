@@ -130,7 +130,7 @@ def test_samples_without_a_lost_volume_are_those_of_the_others(lost):
     found = sample_shell(data, bvals, bvecs, inside, nside=2)
     alone = sample_shell(data[..., keep], bvals[keep], bvecs[keep], inside, nside=2)
     np.testing.assert_allclose(found.samples, alone.samples, atol=1e-6)
-    assert found.shell.n_directions == alone.shell.n_directions == 11
+    assert found.shell.n_volumes == alone.shell.n_volumes == 11
 
 
 def test_main_directions_are_compared_where_both_runs_have_data(cut):

@@ -24,18 +24,18 @@ class TestFind:
         order = list(range(12))
         random.shuffle(order)
         found = find_shells(np.array(bvals)[order])
-        assert [shell.n_directions for shell in found.shells] == [5, 4]
+        assert [shell.n_volumes for shell in found.shells] == [5, 4]
         assert sorted(np.array(order)[found.b0]) == [0, 1, 2]
         assert sorted(np.array(order)[found.shells[1].volumes]) == [8, 9, 10, 11]
 
     def test_mean_b_and_words(self):
         found = find_shells([1, 990, 1010, 2990, 3000, 3010])
         assert [shell.b_value for shell in found.shells] == [1000, 3000]
-        assert str(found) == "1 b0, b = 1000 (2 directions), b = 3000 (3 directions)"
+        assert str(found) == "1 b0, b = 1000 (2 volumes), b = 3000 (3 volumes)"
 
     def test_volumes_without_direction_are_left_out(self):
         usable = np.array([True, True, True, False])
-        assert find_shells([0, 1000, 1000, 1000], usable=usable).shells[0].n_directions == 2
+        assert find_shells([0, 1000, 1000, 1000], usable=usable).shells[0].n_volumes == 2
 
     def test_threshold(self):
         assert find_shells([60, 1000]).b0.size == 0
@@ -215,4 +215,4 @@ def test_a_second_run_adds_volumes_and_no_directions():
     turned = Rotation.from_rotvec([0, 0.03, 0.05]).apply(-axes)  # by 3.3 degrees at most
     bvecs = np.vstack([np.zeros((1, 3)), axes, turned])
     (shell,) = find_shells([0, *[1000] * 12]).shells
-    assert (shell.n_directions_of(None), shell.n_directions_of(bvecs)) == (12, 6)
+    assert (shell.n_volumes, shell.n_directions(bvecs)) == (12, 6)

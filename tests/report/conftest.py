@@ -155,7 +155,7 @@ def _write_standard(names: DerivativeNames, scan: Scan, native: Any, bvecs: Any)
         path = names.standard(f"model-sh_param-rish{degree}_dwimap.nii.gz")
         _write_inside(path, features[:, column], inside, affine)
     return {
-        "sampled": [{"b_value": shell.b_value, "directions": shell.n_directions}],
+        "sampled": [{"b_value": shell.b_value, "directions": shell.n_volumes}],
         "b0_volumes": int(shells.b0.size),
         "nside": 4,
         "kernel": "thin_plate_spline",

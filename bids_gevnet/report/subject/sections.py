@@ -100,7 +100,7 @@ def gradient_view(scan: ScanFiles, b0_threshold: float) -> GradientView | None:
     return GradientView(
         gradient_scene([(group, table) for group, _, table in tables], number),
         [(group, label) for group, label, _ in tables],
-        [(shell.b_value, shell.n_directions_of(known[0].bvecs_ras)) for shell in shells.shells],
+        [(shell.b_value, shell.n_directions(known[0].bvecs_ras)) for shell in shells.shells],
         int(shells.b0.size),
         float(np.median(turn)) if turn is not None and turn.size else None,
         float(turn.max()) if turn is not None and turn.size else None,
