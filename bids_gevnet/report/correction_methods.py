@@ -111,7 +111,8 @@ FIELD_FROM_T1W = (
 
 WHY_NOT_SUSCEPTIBILITY: Mapping[Susceptibility, str] = {
     "no_opposite_b0": "there is no b0 with the opposite phase encoding",
-    "unknown_direction": "the phase-encoding direction, or its sign, is not stated in the metadata",
+    "unknown_direction": "the phase-encoding direction, or its sign, is not stated in the "
+    "metadata",
     "to_be_tried": "whether the phase encodings are opposite has not been tried yet",
     "same_direction": "the other b0s, whose phase encoding is not fully stated, agree better with "
     "that of the run as equal than as opposite",
