@@ -13,6 +13,8 @@ _OUR_ERRORS = frozenset({"ParticipantError", "InputError", "WorkflowBuildError"}
 """Errors whose message is a sentence for the user and needs no class name before it."""
 _NO_MEMORY = (
     r"MemoryError|OutOfMemory|out of memory|(?:allocate|enough) memory|bad_alloc|map segment"
+    # A compiled module that could not allocate even its own exception.
+    r"|SystemError: .*without (?:setting an )?exception"
 )
 _REMEDIES = {
     _NO_MEMORY: (

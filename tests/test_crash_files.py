@@ -47,6 +47,8 @@ SHORT_OF_MEMORY = (
     "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB",
     "OSError: [Errno 12] Cannot allocate memory",
+    "SystemError: error return without exception set",
+    "SystemError: <built-in function loads> returned NULL without setting an exception",
 )
 
 
