@@ -34,12 +34,12 @@ from bids_gevnet.learn.models.adaptation import adapt_sites, without_labels
 from bids_gevnet.learn.models.files import load_model
 from bids_gevnet.learn.train.batches import ScanReader
 from bids_gevnet.learn.train.distributed import Processes
+from bids_gevnet.learn.train.held_out import evaluate_scans
 from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions, write_jobs
 from bids_gevnet.learn.train.loop import autocast
 from bids_gevnet.learn.train.planning import make_jobs, plan_study
 from bids_gevnet.learn.train.progress import log
 from bids_gevnet.learn.train.torchrun import Devices, train
-from bids_gevnet.learn.train.trainer import evaluate_scans
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 PAGE = RESULTS / "harmonisation.md"

@@ -31,11 +31,12 @@ from bids_gevnet.learn.cohort.members import Cohort, read_cohort
 from bids_gevnet.learn.cohort.store import store_scan
 from bids_gevnet.learn.cohort.tasks import choose_tasks
 from bids_gevnet.learn.train.distributed import Processes, StopRequest
+from bids_gevnet.learn.train.held_out import score_held_out
 from bids_gevnet.learn.train.jobs import TrainJob, TrainOptions
 from bids_gevnet.learn.train.outputs import read_held_out
 from bids_gevnet.learn.train.planning import PlannedModel, Split, StudyPlan, make_jobs
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import score_held_out, train_job
+from bids_gevnet.learn.train.trainer import train_job
 from bids_gevnet.phantom import PhantomSettings
 
 EFFECTS = {"local": ("AD", "PD"), "global": ("AD", "PD")}

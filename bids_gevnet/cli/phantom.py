@@ -85,6 +85,7 @@ def settings_from_options(options: argparse.Namespace) -> PhantomSettings:
         snr=options.snr,
         micro_effect=options.micro_effect if micro else 0.0,
         macro_effect=options.macro_effect if macro else 0.0,
+        anisotropy_effect=options.anisotropy_effect,
         shell_effect=options.shell_effect,
         age_effect=options.age_effect,
         site_effect=not options.no_site_effect,
@@ -140,6 +141,13 @@ def _add_effect_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_number(group, "--micro-effect", float, _DEFAULT.micro_effect, "strength, 0 to 2")
     _add_number(group, "--macro-effect", float, _DEFAULT.macro_effect, "strength, 0 to 2")
+    _add_number(
+        group,
+        "--anisotropy-effect",
+        float,
+        _DEFAULT.anisotropy_effect,
+        "strength, 0 to 2, of more dispersed fibres in all white matter",
+    )
     _add_number(
         group,
         "--shell-effect",

@@ -294,8 +294,8 @@ class TestModel(SimpleInterface):
 
     def _run_interface(self, runtime: Any) -> Any:
         from bids_gevnet.learn.train.distributed import Processes, single_device
+        from bids_gevnet.learn.train.held_out import score_held_out
         from bids_gevnet.learn.train.process import limited_threads
-        from bids_gevnet.learn.train.trainer import score_held_out
 
         processes = Processes(device=single_device(gpu=self.inputs.gpu))
         with limited_threads(self.inputs.threads):

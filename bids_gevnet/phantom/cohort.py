@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Stream = Literal[
     "person", "pose", "tissue", "motion", "outliers", "noise", "reverse", "t1w", "table", "eddy",
-    "coupling",
+    "coupling", "anisotropy",
 ]  # fmt: skip
 
 

@@ -9,6 +9,9 @@ Microscopic effects change where the signal is on the sphere, never its mean ove
 
 The macroscopic effect is atrophy: larger ventricles and thinner grey matter.
 
+The effect on anisotropy is dispersion as above, in all white matter alike, and people of a group
+differ in it; 0, the default, leaves everybody as if there were no such effect.
+
 The effect between shells is in how two shells go together, and in no shell alone. Everybody has a
 smooth random map phi (`ShellCoupling`) of mean 0, and the signal at b becomes S exp(a phi w(b)):
 w is 1 at every b in group 0 and the other even ones, and falls from 1 at the lowest to -1 at the
@@ -43,6 +46,8 @@ BASE_DISPERSION = 0.1
 _ANGLE_STEP_DEG = -25.0
 _DISPERSION_STEP = 0.4
 _ATROPHY_STEP = 0.1
+_ANISOTROPY_STEP = 0.05
+_ANISOTROPY_SPREAD = 0.03
 _ATROPHY_PER_YEAR = 0.002
 _COUPLING_STEP = 0.15
 _WAVES = 32
@@ -62,11 +67,14 @@ class TissueState:
         is `BASE_DISPERSION`.
     atrophy : float
         Ventricles grow by 1 / (1 - atrophy) along each axis.
+    dispersion_everywhere : float
+        Fraction of dispersed fibres in all white matter, beyond that.
     """
 
     crossing_angle_deg: float
     dispersion: float
     atrophy: float
+    dispersion_everywhere: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,7 @@ def group_state(settings: PhantomSettings, group: int) -> TissueState:
         ),
         dispersion=float(np.clip(BASE_DISPERSION + settings.micro_effect * dispersion, 0, 0.95)),
         atrophy=float(np.clip(settings.macro_effect * _ATROPHY_STEP * group, 0, 0.5)),
+        dispersion_everywhere=settings.anisotropy_effect * _ANISOTROPY_STEP * group,
     )
 
 
@@ -146,8 +155,13 @@ def participant_state(settings: PhantomSettings, spec: ParticipantSpec) -> Tissu
     group = group_state(settings, spec.group)
     angle, dispersion, atrophy = rng.normal(0, (3.0, 0.03, 0.02))
     ageing = settings.age_effect * _ATROPHY_PER_YEAR * (spec.age - 72)
+    everywhere = group.dispersion_everywhere
+    if settings.anisotropy_effect:
+        own = participant_rng(settings.seed, spec.index, "anisotropy")
+        everywhere = float(np.clip(everywhere + own.normal(0, _ANISOTROPY_SPREAD), -0.08, 0.5))
     return TissueState(
         crossing_angle_deg=float(np.clip(group.crossing_angle_deg + angle, 10, 90)),
         dispersion=float(np.clip(group.dispersion + dispersion, 0, 0.95)),
         atrophy=float(np.clip(group.atrophy + atrophy + ageing, -0.25, 0.6)),
+        dispersion_everywhere=everywhere,
     )

@@ -105,4 +105,4 @@ def second_fibre_share(points: Floats) -> Floats:
 def dispersion(points: Floats, state: TissueState) -> Floats:
     """Fraction of fibres without preferred direction, 0 to 1."""
     change: Floats = (state.dispersion - BASE_DISPERSION) * dispersion_region(points)
-    return BASE_DISPERSION + change
+    return np.clip(BASE_DISPERSION + state.dispersion_everywhere + change, 0, 1)

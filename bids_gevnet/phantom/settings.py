@@ -43,6 +43,8 @@ class PhantomSettings:
     micro_effect, macro_effect : float
         Strength of the microscopic (crossing angle, dispersion) and of the macroscopic
         (atrophy) group effect; 1 is the standard size, 0 switches it off.
+    anisotropy_effect : float
+        Strength of a group effect on anisotropy in all white matter; 0, the default, for none.
     shell_effect : float
         Strength of a group effect that several shells together show and no single one; 0, the
         default, for none.
@@ -80,6 +82,7 @@ class PhantomSettings:
     snr: float = 30.0
     micro_effect: float = 1.0
     macro_effect: float = 1.0
+    anisotropy_effect: float = 0.0
     shell_effect: float = 0.0
     age_effect: float = 1.0
     site_effect: bool = True
@@ -104,6 +107,7 @@ class PhantomSettings:
         _check_range("number of directions", self.directions, 6, 300)
         _check_range("microscopic effect", self.micro_effect, 0, 2)
         _check_range("macroscopic effect", self.macro_effect, 0, 2)
+        _check_range("effect on anisotropy", self.anisotropy_effect, 0, 2)
         _check_range("effect between shells", self.shell_effect, 0, 2)
         _check_range("effect of age", self.age_effect, 0, 10)
         if self.shell_effect and len(self.b_values) < 2:

@@ -25,10 +25,11 @@ from bids_gevnet.learn.evaluate.collection import Collected, collect_predictions
 from bids_gevnet.learn.evaluate.collection import Study as TrainedStudy
 from bids_gevnet.learn.evaluate.predictions_table import write_metrics
 from bids_gevnet.learn.train.distributed import Processes, StopRequest
+from bids_gevnet.learn.train.held_out import score_held_out
 from bids_gevnet.learn.train.jobs import JobScan, TrainJob, TrainOptions
 from bids_gevnet.learn.train.planning import StudyPlan, make_jobs, plan_study
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import score_held_out, train_job
+from bids_gevnet.learn.train.trainer import train_job
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 from bids_gevnet.sphere.resampling import distinct_directions
 

@@ -30,9 +30,9 @@ from bids_gevnet.learn.models.newcomers import SEEN, check_fit, leave_out, leave
 from bids_gevnet.learn.models.prediction import out_of_range
 from bids_gevnet.learn.train.batches import ScanReader
 from bids_gevnet.learn.train.device_pieces import fit_one_scan_
+from bids_gevnet.learn.train.held_out import evaluate_scans
 from bids_gevnet.learn.train.jobs import JobScan
 from bids_gevnet.learn.train.loop import autocast
-from bids_gevnet.learn.train.trainer import evaluate_scans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

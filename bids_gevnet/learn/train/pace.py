@@ -31,8 +31,8 @@ from bids_gevnet.learn.train.distributed import single_device
 from bids_gevnet.learn.train.effort import first_brain
 from bids_gevnet.learn.train.loop import autocast
 from bids_gevnet.learn.train.mixup import Mixture
+from bids_gevnet.learn.train.pieces import choose_pieces
 from bids_gevnet.learn.train.process import limited_threads
-from bids_gevnet.learn.train.trainer import choose_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable

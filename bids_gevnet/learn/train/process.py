@@ -22,9 +22,10 @@ from bids_gevnet.bids.writing import write_json
 from bids_gevnet.compiled.library import describe
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.learn.train.distributed import StopRequest, join_processes
+from bids_gevnet.learn.train.held_out import score_held_out
 from bids_gevnet.learn.train.jobs import read_jobs
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import score_held_out, train_job
+from bids_gevnet.learn.train.trainer import train_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

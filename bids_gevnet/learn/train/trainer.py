@@ -1,4 +1,4 @@
-"""Train one model: fit the harmonisation, start the filters, take steps; then test it.
+"""Train one model: fit the harmonisation, start the filters, take steps, write it.
 
 Everything that is fitted sees the job's training scans and nobody else: gains of the sites,
 k-means of the kernel network's filters, weights, running statistics. The same job gives the same
@@ -9,11 +9,9 @@ Learning rate at step t of T: rate * final_rate^(t / T), the paper's exponential
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -21,13 +19,11 @@ import torch
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import replacing, write_json, write_text
-from bids_gevnet.errors import InputError
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
 from bids_gevnet.learn.cohort.store import LogRishMaps, StoredScan, mean_log_rish
-from bids_gevnet.learn.models.adaptation import adapt_sites, without_labels
-from bids_gevnet.learn.models.files import GAINS, WEIGHTS, build_network, load_model, write_model
+from bids_gevnet.learn.models.files import GAINS, build_network, write_model
 from bids_gevnet.learn.train.batches import ScanReader, read_ahead
 from bids_gevnet.learn.train.blocks import (
     BlockOfScan,
@@ -37,9 +33,11 @@ from bids_gevnet.learn.train.blocks import (
     start_regions,
 )
 from bids_gevnet.learn.train.device_batches import DeviceReader
-from bids_gevnet.learn.train.device_pieces import device_pieces, free_bytes
+from bids_gevnet.learn.train.device_pieces import free_bytes
+from bids_gevnet.learn.train.held_out import evaluate_scans
+from bids_gevnet.learn.train.initial_model import continue_from_
 from bids_gevnet.learn.train.jobs import kept_apart
-from bids_gevnet.learn.train.loop import TrainingLoop, autocast, standardise_inputs_
+from bids_gevnet.learn.train.loop import TrainingLoop, standardise_inputs_
 from bids_gevnet.learn.train.mixup import (
     Mixture,
     plan_epoch,
@@ -51,16 +49,14 @@ from bids_gevnet.learn.train.objectives import CLASSES, numbers
 from bids_gevnet.learn.train.outputs import (
     HELD_OUT,
     curve_text,
-    is_tested,
     is_trained,
     make_card,
-    write_held_out,
 )
+from bids_gevnet.learn.train.pieces import choose_pieces
 from bids_gevnet.nn.compound import brain_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
@@ -69,12 +65,8 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.jobs import JobScan, TrainJob
     from bids_gevnet.learn.train.loop import Row
     from bids_gevnet.learn.train.progress import TrainingProgress
-    from bids_gevnet.nn.compound import CompoundNetwork, Pieces, ScanNetwork
+    from bids_gevnet.nn.compound import CompoundNetwork, ScanNetwork
 
-# A batch of this size or less is held and not computed again, at the price in brackets.
-_KEPT_POINTS = 1_500_000  # of all spheres, with what lies between two stages (0.6 kB each)
-_WHOLE_POINTS = 400_000  # of all spheres, with everything (1.8 kB each): three times as fast
-_WHOLE_VOXELS = 2_000_000  # of all volumes, with everything (0.15 kB each)
 STATISTICS_SCANS = 64
 """Training scans for running statistics, at most: enough for means over millions of voxels."""
 
@@ -106,40 +98,6 @@ def train_job(
     finally:
         progress.finish()
     trainer.finish()
-
-
-def score_held_out(job: TrainJob, processes: Processes) -> Path:
-    """Score the people that a trained model was not trained on, and write the scores.
-
-    Returns
-    -------
-    path : Path
-        The file with the scores, in the model's folder.
-    """
-    if is_tested(job):
-        return Path(job.model_dir) / HELD_OUT
-    network, _, gains = load_model(Path(job.model_dir))
-    share = -(-job.options.batch_size // processes.size)
-    brain, free = ScanReader(job.training, gains).largest, free_bytes(processes.device)
-    network.pieces = choose_pieces(job, network, brain, share, free=free)
-    network.to(processes.device)
-    precision = partial(autocast, job.options.precision, processes.device)
-    scores = evaluate_scans(network, ScanReader(job.testing, gains), processes, precision)
-    path = Path(job.model_dir) / HELD_OUT
-    adapted = None
-    if job.tests_adapted and gains is not None:
-        found = adapt_sites(gains, without_labels(job.testing))
-        sentences = [each.sentence for each in found.adaptations]
-        again = (
-            evaluate_scans(network, ScanReader(job.testing, found.gains), processes, precision)
-            if sentences
-            else []
-        )
-        adapted = again, " ".join([*sentences, *found.refusals])
-    if processes.first:
-        write_held_out(job, scores, adapted)
-    processes.wait()
-    return path
 
 
 def checkpoint_file(job: TrainJob) -> Path:
@@ -387,128 +345,3 @@ def truth_of(job: TrainJob, scans: Sequence[JobScan]) -> list[int] | list[float]
         return [scan.label for scan in scans]
     mean, spread = job.scale
     return [(scan.value - mean) / spread for scan in scans if scan.value is not None]
-
-
-def continue_from_(network: ScanNetwork, job: TrainJob) -> None:
-    """Give a network the weights of the model that a job starts from.
-
-    The last layers are kept where the classes or the column of the number are the same, and are
-    as they were built elsewhere. A number is then predicted as the model would: the output is in
-    units of the job's training scans.
-    """
-    folder = Path(job.init_dir)
-    if hash_file(folder / WEIGHTS) != job.init_sha256:
-        raise InputError(
-            expected=f"the weights of --init-model in {folder} as they were when the study began",
-            found="others",
-            remedy="run the same command again; models are trained from the new weights",
-        )
-    start = load_model(folder)
-    if job.is_regression and job.keeps_classifier:
-        rescale_output_(start.network, (start.card.target_mean, start.card.target_sd), job.scale)
-    weights = start.network.state_dict()
-    kept = {
-        name: value
-        for name, value in weights.items()
-        if job.keeps_classifier or not name.startswith("head.")
-    }
-    network.load_state_dict(network.state_dict() | kept)
-
-
-@torch.no_grad()
-def rescale_output_(
-    network: ScanNetwork, before: tuple[float, float], after: tuple[float, float]
-) -> None:
-    """Keep the number that a network predicts where mean and standard deviation change."""
-    last = network.head[-1]
-    if isinstance(last, torch.nn.Linear):
-        factor = before[1] / after[1]
-        last.weight.mul_(factor)
-        last.bias.mul_(factor).add_((before[0] - after[0]) / after[1])
-
-
-class Grid(Protocol):
-    """What scans are sampled on: a job's, or a cohort's."""
-
-    @property
-    def nside(self) -> int:
-        """HEALPix resolution."""
-
-    @property
-    def shells(self) -> int:
-        """How many."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Voxels."""
-
-
-def choose_pieces(
-    grid: Grid,
-    network: ScanNetwork,
-    brain: int,
-    share: int,
-    *,
-    boxes: int = 1,
-    free: int | None = None,
-) -> Pieces:
-    """Say how to cut up a process's share of a batch: as little as memory allows.
-
-    Parameters
-    ----------
-    grid : Grid
-    network : ScanNetwork
-    brain : int
-        Voxels of the largest brain.
-    share : int
-        Samples of a batch that one process has.
-    boxes : int
-        Into how many boxes a brain is cut, one of which is shown.
-    free : int or None
-        Bytes of a GPU; None on a CPU, where pieces are the size of its cache.
-    """
-    directions = share * 6 * grid.nside**2
-    points = 2 * directions * -(-brain // (network.stride**3 * boxes))
-    sides = [n / boxes ** (1 / 3) + 2 * (network.reach or 0) for n in grid.shape]
-    window = math.prod(map(min, sides, grid.shape)) if boxes > 1 else math.prod(grid.shape)
-    voxels = int(grid.shells * directions * window)
-    if free is not None:
-        return device_pieces(
-            network.pieces,
-            free=free,
-            voxels=voxels,
-            points=points,
-            points_per_sphere=12 * grid.nside**2,
-        )
-    return replace(
-        network.pieces,
-        keep_sphere=points <= _KEPT_POINTS,
-        whole=points <= _WHOLE_POINTS and voxels <= _WHOLE_VOXELS,
-    )
-
-
-@torch.no_grad()
-def evaluate_scans(
-    function: Callable[[Tensor, Tensor], Tensor],
-    reader: ScanReader,
-    processes: Processes,
-    precision: Callable[[], AbstractContextManager[Any]],
-) -> list[list[float]]:
-    """Evaluate a function of each scan and mask, the work shared among processes.
-
-    Returns
-    -------
-    values : (n_scans, n_values) nested list
-        The same in all processes.
-    """
-    evaluated = []
-    indices = processes.share(range(len(reader.scans)))
-    if processes.device.type == "cpu":
-        scans: Iterable[Sequence[Tensor]] = (reader.single(index) for index in indices)
-    else:
-        scans = DeviceReader(reader, processes.device, masks_on_host=False).singles(indices)
-    for index, (volume, mask, *_) in zip(indices, scans, strict=True):
-        with precision():
-            values = function(volume, mask)[0]
-        evaluated.append((index, values.float().tolist()))
-    return [values for _, values in sorted(processes.gather(evaluated))]

@@ -11,8 +11,8 @@ from bids_gevnet.errors import InputError
 from bids_gevnet.learn.models.adaptation import UnlabelledScan, adapt_sites, without_labels
 from bids_gevnet.learn.models.files import load_model
 from bids_gevnet.learn.train.distributed import Processes
+from bids_gevnet.learn.train.held_out import score_held_out
 from bids_gevnet.learn.train.outputs import is_tested, read_adaptation, read_held_out
-from bids_gevnet.learn.train.trainer import score_held_out
 from bids_gevnet.settings import ExecutionSettings, LearningSettings
 
 

@@ -22,16 +22,12 @@ from bids_gevnet.learn.train.distributed import (
     TrainingInterrupted,
     join_processes,
 )
+from bids_gevnet.learn.train.held_out import score_held_out
 from bids_gevnet.learn.train.jobs import TrainJob
 from bids_gevnet.learn.train.mixup import Mixture, plan_epoch
 from bids_gevnet.learn.train.outputs import read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import (
-    Trainer,
-    fit_harmonisation,
-    score_held_out,
-    train_job,
-)
+from bids_gevnet.learn.train.trainer import Trainer, fit_harmonisation, train_job
 from bids_gevnet.nn.compound import ScanNetwork
 
 BOXES = 5

@@ -17,7 +17,8 @@ from bids_gevnet.learn.train.device_pieces import POINT_BYTES, VOXEL_BYTES, devi
 from bids_gevnet.learn.train.distributed import Processes
 from bids_gevnet.learn.train.jobs import TrainJob
 from bids_gevnet.learn.train.mixup import Mixture
-from bids_gevnet.learn.train.trainer import Trainer, choose_pieces
+from bids_gevnet.learn.train.pieces import choose_pieces
+from bids_gevnet.learn.train.trainer import Trainer
 from bids_gevnet.nn.compound import Pieces
 
 CPU = torch.device("cpu")

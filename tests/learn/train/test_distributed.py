@@ -25,11 +25,12 @@ from bids_gevnet.learn.train.distributed import (
     first_host,
     join_processes,
 )
+from bids_gevnet.learn.train.held_out import score_held_out
 from bids_gevnet.learn.train.jobs import TrainJob, write_jobs
 from bids_gevnet.learn.train.outputs import read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
 from bids_gevnet.learn.train.torchrun import Devices, train
-from bids_gevnet.learn.train.trainer import score_held_out, train_job
+from bids_gevnet.learn.train.trainer import train_job
 
 
 def _work(rank: int, size: int, port: int, job: TrainJob) -> None:
