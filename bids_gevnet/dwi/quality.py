@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from bids_gevnet.dwi.shells import Shell, Shells
 
-WHITE_MATTER_FA = 0.4
 _MOST_VOXELS = 20000
 _TENSOR_TERMS = 6
 _HIGHEST_SNR = 1000.0
@@ -93,7 +92,7 @@ def assess_quality(
         return Quality(snr, None, None, None, None)
     threshold = float(np.max(bvals[volumes[is_b0]]))
     fit = fit_tensor(signal, bvals[volumes], bvecs[volumes], b0_threshold=threshold)
-    white = (fit.fa > WHITE_MATTER_FA) & (fit.fa < 0.95) & (fit.residual > 0)
+    white = fit.white_matter & (fit.residual > 0)
     correlation = neighbour_correlation(signal[:, b0_count:], bvecs[volumes[b0_count:]])
     if not white.any():
         return Quality(snr, None, None, correlation, None)
@@ -139,7 +138,7 @@ def tensor_misfit(
     if count <= _TENSOR_TERMS or count == len(bvals) or not len(signal):
         return None
     fit = fit_tensor(signal, bvals, bvecs, b0_threshold=b0_threshold)
-    white = (fit.fa > WHITE_MATTER_FA) & (fit.fa < 0.95) & (fit.residual > 0)
+    white = fit.white_matter & (fit.residual > 0)
     if not white.any():
         return None
     return float(np.median(fit.residual[white]) * np.sqrt(count / (count - _TENSOR_TERMS)))

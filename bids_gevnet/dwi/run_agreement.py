@@ -22,7 +22,6 @@ import numpy as np
 
 from bids_gevnet.dwi.field_of_view import complete_part
 from bids_gevnet.dwi.gradients import direction_angle_deg
-from bids_gevnet.dwi.quality import WHITE_MATTER_FA
 from bids_gevnet.dwi.tensor import fit_tensor
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ corrected, have 0.66, 0.70 and 0.80; 18 pairs of different scanners have 0.49 at
 
 FEWEST_VOXELS = 100
 _FEWEST_DIRECTIONS = 6
-_HIGHEST_FA = 0.95
 
 
 @dataclass(frozen=True)
@@ -85,8 +83,7 @@ def main_directions(
     if weighted.all() or weighted.sum() < _FEWEST_DIRECTIONS or not complete.any():
         return None
     fit = fit_tensor(signal[:, measured], bvals, bvecs, b0_threshold=b0_threshold, weighted=False)
-    white = (fit.fa > WHITE_MATTER_FA) & (fit.fa < _HIGHEST_FA)
-    return Directions(fit.direction, white & complete)
+    return Directions(fit.direction, fit.white_matter & complete)
 
 
 def angle_between(first: Directions | None, other: Directions | None) -> float | None:

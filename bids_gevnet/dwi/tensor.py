@@ -31,6 +31,9 @@ HIGHEST_B = 1500.0
 SCALARS = ("fa", "md", "ad", "rd")
 """Maps of one value a voxel: fractional anisotropy, mean, axial and radial diffusivity."""
 
+_WHITE_MATTER_FA = (0.4, 0.95)
+"""Between these: less is mixed with other tissue, more is noise or a fit gone wrong."""
+
 _VOXELS_AT_ONCE = 20_000
 """In double precision with all volumes: tens of megabytes, not gigabytes."""
 
@@ -57,6 +60,13 @@ class TensorFit:
     rd: NDArray[np.float64]
     direction: NDArray[np.float64]
     residual: NDArray[np.float64]
+
+    @property
+    def white_matter(self) -> NDArray[np.bool_]:
+        """Where anisotropy is that of white matter: (v,) array."""
+        low, high = _WHITE_MATTER_FA
+        inside: NDArray[np.bool_] = (self.fa > low) & (self.fa < high)
+        return inside
 
 
 def fit_tensor(
