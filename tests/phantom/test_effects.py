@@ -1,11 +1,14 @@
 """The effect between shells: both together tell the groups apart, and no shell alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.phantom import PhantomSettings, plan_cohort, simulate
-from bids_gevnet.phantom.effects import shell_coupling
+from bids_gevnet.phantom.effects import participant_state, shell_coupling
+from bids_gevnet.phantom.fibres import dispersion
 
 TWO = {"groups": ("A", "B"), "per_group": 200, "b_values": (1000.0, 3000.0), "sites": 1}
 POINTS = np.random.default_rng(0).uniform(-60, 60, (30, 3))
@@ -71,3 +74,19 @@ def test_the_scan_shows_it():
 def test_an_effect_between_shells_needs_two():
     with pytest.raises(InputError, match="effect between shells of 2 or more"):
         PhantomSettings(shell_effect=1.0)
+
+
+def test_the_effect_on_anisotropy_is_in_all_white_matter_and_nothing_else():
+    two = {"groups": ("A", "B"), "per_group": 200, "micro_effect": 0.0, "macro_effect": 0.0}
+    plain, changed = (PhantomSettings(**two, anisotropy_effect=e) for e in (0.0, 1.0))
+    everywhere = {0: [], 1: []}
+    for spec in plan_cohort(changed):
+        before, after = (participant_state(each, spec) for each in (plain, changed))
+        assert before.dispersion_everywhere == 0
+        assert replace(after, dispersion_everywhere=0.0) == before  # the same person otherwise
+        everywhere[spec.group].append(after.dispersion_everywhere)
+        field = dispersion(POINTS, after) - dispersion(POINTS, before)
+        np.testing.assert_allclose(field, after.dispersion_everywhere, atol=1e-12)
+    gap = np.mean(everywhere[1]) - np.mean(everywhere[0])
+    assert gap == pytest.approx(0.05, abs=4 * 0.03 * np.sqrt(2 / 200))
+    assert np.std(everywhere[0]) == pytest.approx(0.03, rel=0.2)

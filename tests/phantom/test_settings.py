@@ -28,6 +28,7 @@ from bids_gevnet.phantom import PhantomSettings, tiny_settings
         ("snr", math.nan),
         ("micro_effect", -1),
         ("macro_effect", 3),
+        ("anisotropy_effect", 3),
         ("motion_mm", -1),
         ("motion_deg", math.inf),
         ("eddy", -0.1),
