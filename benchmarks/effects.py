@@ -7,6 +7,7 @@ Two groups of simulated people at two sites differ in one thing:
 
 - crossing: the angle at which fibres cross in a ball of 20 mm radius on either side;
 - dispersion: the fraction of dispersed fibres in another ball, which lowers anisotropy there;
+- anisotropy: the same in all white matter, where people of one group differ as well;
 - atrophy: larger ventricles and thinner grey matter, all over the brain.
 
 Network and simple models are those of the group level itself, on the same folds: mean RISH
@@ -42,6 +43,7 @@ EFFECTS = {
     "none": (("AD", "DLB"), {"micro_effect": 0.0}),
     "crossing": (("AD", "DLB"), {"micro_effect": 1.0}),
     "dispersion": (("AD", "PD"), {"micro_effect": 0.3}),
+    "anisotropy": (("AD", "DLB"), {"micro_effect": 0.0, "anisotropy_effect": 1.2}),
     "atrophy": (("AD", "DLB"), {"micro_effect": 0.0, "macro_effect": 0.4}),
 }
 """Groups of the phantom that are compared, and strengths of the effects between them.
@@ -101,13 +103,14 @@ def measure(
 def _write(options: argparse.Namespace, folder: Path, effect: str, per_group: int) -> Path:
     """Write a cohort.
 
-    Cohorts of different sizes have the same first people, and all have the same people of the
-    first group, which has no effect.
+    Cohorts of different sizes have the same first people, and all but one kind have the same
+    people of the first group, which has no effect.
     """
     place = folder / f"{effect}-{per_group}"
+    alike = [kind for kind in options.effects if "anisotropy_effect" not in EFFECTS[kind][1]]
 
     def known(spec: ParticipantSpec) -> Path | None:
-        kinds = options.effects if spec.group == 0 else [effect]
+        kinds = alike if spec.group == 0 and effect in alike else [effect]
         written = (folder / f"{kind}-{size}" for kind in kinds for size in options.sizes)
         name = f"scans/sub-{spec.label}"
         return next((o for o in written if o != place and (o / name).is_dir()), None)
@@ -165,7 +168,8 @@ def describe(options: argparse.Namespace) -> str:
         f"`{command}`, commit {current_commit()}, seed {options.seed}. Phantoms, not patients, at "
         f"two sites; effects in multiples of the phantom's standard size: {sizes}. Still heads, "
         "true registration. Cohorts of one kind of effect hold each other, "
-        "and the people without effect are the same in all kinds, so rows are not independent. "
+        "and the people without effect are the same in all kinds but anisotropy, so rows are not "
+        "independent. "
         f"{options.voxel_mm:g} mm scans with {options.directions} directions on a grid of "
         f"{options.resolution:g} mm, {6 * options.nside**2} distinct points of the sphere (nside "
         f"{options.nside}). Network {learning.network}, {learning.folds} folds, {learning.epochs} "
