@@ -24,7 +24,12 @@ from bids_gevnet.bids.scans import find_scans, run_gradients, scan_shells
 from bids_gevnet.bids.selection import read_selection, require_labels
 from bids_gevnet.bids.series_choice import check_label, check_name, choose_series
 from bids_gevnet.bids.sidecars import Sidecars, split_name
-from bids_gevnet.dwi.phase_encoding import PhaseEncoding, is_direction, phase_encoding
+from bids_gevnet.dwi.phase_encoding import (
+    PhaseEncoding,
+    disbelieved_readouts,
+    is_direction,
+    phase_encoding,
+)
 from bids_gevnet.dwi.shells import choose_shells
 from bids_gevnet.errors import InputError, ParticipantError, printable
 from bids_gevnet.settings import SelectionSettings, ShellChoice
@@ -288,6 +293,7 @@ def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
     encoding = _encoding(image, metadata)
     if encoding.is_inferred:
         notes.append(f"phase encoding {encoding.source}")
+    notes += disbelieved_readouts(metadata)
     if header.stored_shape != header.shape:
         shape = "x".join(map(str, header.stored_shape))
         notes.append(f"{image.name} has shape {shape}; axes of length 1 at its end were dropped")

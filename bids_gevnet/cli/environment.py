@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
+from bids_gevnet.cli.locks import claim
 from bids_gevnet.layout import WorkLayout
 from bids_gevnet.settings import ExecutionSettings
 
@@ -37,6 +38,7 @@ def prepare_environment(
     Caches go under the work directory, because HOME may be read-only or missing. Thread
     counts are limited where given, because every worker process would otherwise take all cores.
     """
+    claim(work)
     caches = work.caches
     caches.mkdir(parents=True, exist_ok=True)
     defaults = {

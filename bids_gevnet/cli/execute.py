@@ -89,7 +89,7 @@ def read_plugin(path: Path) -> Mapping[str, Any]:
     if not isinstance(name, str) or name not in PLUGINS:
         raise InputError(
             expected=f"the name of a plugin of Nipype in {path}",
-            found=reprlib.repr(name)[:100],
+            found=repr(name)[:100] if isinstance(name, str) else f"a {type(name).__name__}",
             remedy=f"choose among {', '.join(sorted(PLUGINS))}",
         )
     if not isinstance(arguments, Mapping):

@@ -131,7 +131,7 @@ def test_output_never_goes_into_the_input(tmp_path, capsys):
 
 def test_output_that_is_a_file_is_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert main([str(tmp_path), str(tmp_path / "file"), "participant"]) == 2
+    assert main([str(tmp_path / "data"), str(tmp_path / "file"), "participant"]) == 2
     assert "the file" in capsys.readouterr().err
 
 
