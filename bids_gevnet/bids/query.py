@@ -294,6 +294,7 @@ def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
     if encoding.is_inferred:
         notes.append(f"phase encoding {encoding.source}")
     notes += disbelieved_readouts(metadata)
+    notes += _unassigned_fieldmaps(entities.get("ses"), files.fieldmaps, needs)
     if header.stored_shape != header.shape:
         shape = "x".join(map(str, header.stored_shape))
         notes.append(f"{image.name} has shape {shape}; axes of length 1 at its end were dropped")
@@ -315,8 +316,9 @@ def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
 
 def _encoding(image: Path, metadata: Mapping[str, Any]) -> PhaseEncoding:
     label = split_name(image)[0].get("dir", "")
+    affine = read_header(image).affine
     try:
-        return phase_encoding(metadata, label=label, affine=read_header(image).affine)
+        return phase_encoding(metadata, label=label, affine=affine)
     except ParticipantError as problem:
         raise ParticipantError(
             expected=problem.expected,
@@ -385,6 +387,22 @@ def _fieldmaps_for(
             encoding = _encoding(candidate, about)
             chosen.append(FieldmapRun(image=candidate, metadata=about, encoding=encoding))
     return tuple(chosen)
+
+
+def _unassigned_fieldmaps(
+    session: str | None, candidates: Sequence[Path], needs: _Needs
+) -> list[str]:
+    """Name fieldmaps of a session that do not say which scans they are for."""
+    unassigned = [
+        path.name
+        for path in candidates
+        if split_name(path)[0].get("ses") == session
+        and not {"IntendedFor", "B0FieldIdentifier"} & needs.sidecars.metadata(path).keys()
+    ]
+    return [
+        f"{name} is not used: its sidecar has neither IntendedFor nor B0FieldIdentifier"
+        for name in unassigned
+    ]
 
 
 def _as_list(value: object) -> list[str]:

@@ -53,7 +53,8 @@ def name_issues(issues: Iterable[ValidatorIssue]) -> Iterator[str]:
     for code, alike in by_code.items():
         yield from map(str, alike[:_NAMED])
         if len(alike) > _NAMED:
-            yield printable(f"{code} in {len(alike) - _NAMED} more places")
+            more = len(alike) - _NAMED
+            yield printable(f"{code} in {more} more place{'s' * (more > 1)}")
 
 
 def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:

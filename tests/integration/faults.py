@@ -61,19 +61,25 @@ class Place:
     def derivatives(self) -> Path:
         return self.folder / "study" / "derivatives"
 
+    def command(self, level: str, *options: str) -> list[str]:
+        """Write the command line of a level."""
+        raw, out, usual = (
+            (self.raw, self.out, FAST)
+            if level == "participant"
+            else (self.folder / "study" / "raw", self.derivatives, (*SMALL, *HERE))
+        )
+        command = [sys.executable, "-m", "bids_gevnet.cli.start", str(raw), str(out), level]
+        return [*command, *usual, *options, "--work-dir", str(self.work), "--nprocs", "1"]
+
     def participant(self, *options: str, before: Sequence[str] = ()) -> Ended:
-        return self._run(self.raw, self.out, "participant", *FAST, *options, before=before)
+        return self._run("participant", options, before)
 
     def group(self, *options: str, before: Sequence[str] = ()) -> Ended:
-        raw = self.folder / "study" / "raw"
-        return self._run(raw, self.derivatives, "group", *SMALL, *HERE, *options, before=before)
+        return self._run("group", options, before)
 
-    def _run(self, raw: Path, out: Path, *options: str, before: Sequence[str]) -> Ended:
-        command = [sys.executable, "-m", "bids_gevnet.cli.run", str(raw), str(out), *options]
-        done = subprocess.run(
-            [*before, *command, "--work-dir", str(self.work), "--nprocs", "1"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def _run(self, level: str, options: Sequence[str], before: Sequence[str]) -> Ended:
+        command = [*before, *self.command(level, *options)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return Ended(done.returncode, done.stdout + done.stderr)
 
 

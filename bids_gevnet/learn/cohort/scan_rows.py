@@ -195,7 +195,7 @@ def read_people(bids_dir: Path) -> pd.DataFrame:
     if twice:
         raise InputError(
             expected="one row per participant in participants.tsv",
-            found=f"several for {name_people(twice)}",
+            found=f"several for {name_people(f'sub-{name}' for name in twice)}",
             remedy="put what differs between sessions into sub-X/sub-X_sessions.tsv",
         )
     return table.set_index(names)
