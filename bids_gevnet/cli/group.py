@@ -221,7 +221,7 @@ def _run(
         print(draw_graph(workflow, request.output.logs))
     started = _now()
     _log_run(request, started, None)
-    progress = WorkflowProgress(titles, stages, total=None)
+    progress = WorkflowProgress(titles, stages, nodes=None)
     # In this process unless a plugin is asked for: models use all cores one after the other,
     # training shows its own progress, and an interrupt reaches it at once.
     plugin, arguments = choose_plugin(execution) if execution.use_plugin else ("Linear", {})
