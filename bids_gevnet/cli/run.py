@@ -49,9 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(request: Request) -> int:
     # Late, like all imports that bring more than the standard library.
-    from bids_gevnet.cli.environment import quieten_libraries
+    from bids_gevnet.cli.environment import quieten_libraries, require_memory
     from bids_gevnet.cli.execute import choose_plugin
 
+    require_memory()
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
     choose_plugin(request.settings.execution)  # what is wrong with its file is said now

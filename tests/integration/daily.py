@@ -38,7 +38,7 @@ def _processed() -> Path:
     """Process one participant, once for all cases that begin after that."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    place = make_place(folder / "place")
+    place = make_place(folder)
     put_a_head_in(place)
     ended = place.participant()
     assert ended.code == 0, ended.said
