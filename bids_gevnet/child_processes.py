@@ -4,9 +4,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import wait
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 """What asks a program to stop."""
@@ -25,6 +26,26 @@ def end_with_parent() -> None:
 def _end_with(sentinel: int) -> None:
     wait([sentinel])
     os._exit(1)
+
+
+def hand_on(number: int, handlers: Mapping[signal.Signals, Any]) -> None:
+    """Let the program's own answer to a signal follow that of a stage which has ended.
+
+    Whoever runs the stages may swallow what a stage raises, and begin with the next one.
+
+    Parameters
+    ----------
+    number : int
+        The signal; one that the program does not answer is handed on as SIGTERM.
+    handlers : mapping
+        By signal, what was there before the stage put its own in its place. Nothing is done
+        where it was Python's or the system's: then the stage is the program.
+    """
+    for each in (signal.Signals(number), signal.SIGTERM):
+        handler = handlers.get(each)
+        if callable(handler) and handler is not signal.default_int_handler:
+            signal.raise_signal(each)
+            return
 
 
 @contextmanager

@@ -117,9 +117,14 @@ class WorkLayout:
         """Caches of libraries, because HOME may be read-only or missing."""
         return self.root / "cache"
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Name all folders that the app makes here, and removes with `--clean-workdir`."""
+        return (self.caches, self.crash_files, *map(self.nodes, get_args(Level)))
+
     def remove(self) -> None:
         """Remove what the app made here; what somebody else keeps in the folder stays."""
-        for folder in (self.caches, self.crash_files, *map(self.nodes, get_args(Level))):
+        for folder in self.folders:
             shutil.rmtree(folder, ignore_errors=True)
         self.in_use.unlink(missing_ok=True)
         with contextlib.suppress(OSError):

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cli import test_group_plan, test_participant_plan
+from cli import test_group_plan, test_parser, test_participant_plan
 from conftest import make_tiny_dataset
-from integration import test_broken_inputs
-from integration.faults import FAULTS, left_on_disk, make_place
+from integration import broken
+from integration.daily import DAILY
+from integration.faults import FAULTS, Fault, left_on_disk, make_place
 from learn.conftest import Study, make_people
 
 from bids_gevnet.cli.run import main
@@ -31,8 +32,8 @@ For whoever writes scripts around the app, or wonders what a broken dataset does
 runs through the command line in the tests. Exit codes: 0 done, 1 something is left undone, such
 as a participant that cannot be processed or a run that a full disk stopped, and the rest is done,
 2 the input or the command cannot be used at all, 70 stopped by something unforeseen or for want of
-memory. There is never a traceback on the terminal; where one helps, it is kept in a
-file that the sentence names.
+memory, 130 stopped by Ctrl-C, 143 stopped by SIGTERM. There is never a traceback on the terminal;
+where one helps, it is kept in a file that the sentence names.
 
 `make what-happens` runs all cases again and writes this page.
 """
@@ -58,7 +59,10 @@ class Case(NamedTuple):
 def printed_by(*arguments: str) -> tuple[int, str]:
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        code = main(arguments)
+        try:
+            code = main(arguments)
+        except SystemExit as stop:  # argparse's own way out
+            code = int(stop.code or 0)
     return code, said.getvalue()
 
 
@@ -69,24 +73,21 @@ def find_sentences(said: str, fragments: Sequence[str]) -> str:
     return " ".join(dict.fromkeys(chosen)) or "(nothing to say)"
 
 
+def nothing(_: object) -> None:
+    """Leave the dataset as it is."""
+
+
 def dry_run(
     damage: Callable[..., object], fragments: Sequence[str], *options: str
 ) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
         dataset = make_tiny_dataset(folder / "data")
         damage(dataset)
-        out = folder / "out"
-        code, said = printed_by(
-            str(dataset.root),
-            str(out),
-            "participant",
-            "--skip-bids-validation",
-            "--dry-run",
-            *options,
-        )
-        return Outcome(
-            code, find_sentences(said, fragments), "something" if out.exists() else "nothing"
-        )
+        data, out, *further = test_participant_plan.fill(options, folder)
+        usual = ("participant", "--skip-bids-validation", "--dry-run")
+        code, said = printed_by(data, out, *usual, *further)
+        left = "something" if (folder / "out").exists() else "nothing"
+        return Outcome(code, find_sentences(said, fragments), left)
 
     return run
 
@@ -109,9 +110,7 @@ def group_dry_run(
     return run
 
 
-def fault_run(name: str) -> Callable[[Path], Outcome]:
-    fault = FAULTS[name]
-
+def fault_run(fault: Fault) -> Callable[[Path], Outcome]:
     def run(folder: Path) -> Outcome:
         place = make_place(folder)
         ended = fault.run(place)
@@ -124,25 +123,62 @@ def fault_run(name: str) -> Callable[[Path], Outcome]:
     return run
 
 
-def all_cases() -> Iterator[Case]:
-    """List every case, in the order of the page."""
+def mistyped(words: str, fragment: str) -> Callable[[Path], Outcome]:
+    def run(folder: Path) -> Outcome:
+        code, said = printed_by(f"{folder}/data", f"{folder}/out", *words.split())
+        return Outcome(code, find_sentences(said, [fragment]), "nothing")
+
+    return run
+
+
+def spelling_cases() -> Iterator[Case]:
+    section = "Both levels: slips and spellings"
+    for name, (words, fragment) in test_parser.MISTYPED.items():
+        yield Case(section, name, mistyped(words, fragment))
+    for words, (setting, _) in test_parser.SPELLINGS.items():
+        yield Case(section, words, dry_run(nothing, [f"{setting} = "], *words.split()))
+
+
+def input_cases() -> Iterator[Case]:
     section = "Participant level: one of two participants cannot be processed"
-    for name, (damage, fragments) in test_broken_inputs.REFUSED.items():
+    for name, (damage, fragments) in broken.REFUSED.items():
         yield Case(section, name, dry_run(damage, fragments))
+    section = "Participant level: a third folder beside two participants"
+    for name, (damage, fragments) in broken.MISLABELLED.items():
+        yield Case(section, name, dry_run(damage, [*fragments, "a label of letters"]))
     section = "Participant level: unusual, and processed all the same"
-    for name, (damage, fragments) in test_broken_inputs.ACCEPTED.items():
+    for name, (damage, fragments) in broken.ACCEPTED.items():
         yield Case(section, name, dry_run(damage, fragments))
     section = "Participant level: the command cannot be carried out"
+    name, sentence = "--shell 3000 where b is 1000", "a shell near b = 3000"
+    yield Case(section, name, dry_run(nothing, [sentence], "--shell", "3000"))
     for name, (options, fragment) in test_participant_plan.REFUSED.items():
-        yield Case(section, name, dry_run(lambda _: None, [fragment], *options))
+        yield Case(section, name, dry_run(nothing, [fragment], *options))
+
+
+def study_cases() -> Iterator[Case]:
     section = "Group level: a study goes on with those who are there"
     for name, (spoil, options, _, fragment) in test_group_plan.LEFT_OUT.items():
         yield Case(section, name, group_dry_run(spoil, options, fragment))
     section = "Group level: a rule of the evaluation would break"
     for name, (spoil, options, fragment) in test_group_plan.REFUSED.items():
         yield Case(section, name, group_dry_run(spoil, options, fragment))
-    for name, fault in FAULTS.items():
-        yield Case(f"{fault.level.title()} level: faults of the machine", name, fault_run(name))
+
+
+def fault_cases() -> Iterator[Case]:
+    for level in ("participant", "group"):
+        for kind, faults in (("faults of the machine", FAULTS), ("days in a lab", DAILY)):
+            for name, fault in faults.items():
+                if fault.level == level:
+                    yield Case(f"{level.title()} level: {kind}", name, fault_run(fault))
+
+
+def all_cases() -> Iterator[Case]:
+    """List every case, in the order of the page."""
+    yield from spelling_cases()
+    yield from input_cases()
+    yield from study_cases()
+    yield from fault_cases()
 
 
 def cell(text: str, folder: Path) -> str:

@@ -4,6 +4,7 @@ Headers are checked when a dataset is listed. Whether the voxels are whole shows
 are decompressed: `load_image`, through which all of them come, reads every file to its end.
 """
 
+import errno
 import gzip
 import struct
 import zlib
@@ -133,6 +134,8 @@ def load_image(path: Path) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
             image = nib.load(path)
             data = np.asanyarray(image.dataobj)
     except _unreadable() as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+            raise MemoryError(f"cannot allocate memory for {path}") from None
         raise ParticipantError(
             expected="an image that can be read to its end",
             found=f"{path}, whose content is damaged ({str(error) or type(error).__name__})",

@@ -7,8 +7,9 @@ and the disk confirms.
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import write_json
@@ -35,15 +36,26 @@ class Manifest:
         Hash of the input and the settings that they follow from.
     files : dict of str to FileRecord
         By path relative to the output folder.
+    inputs : dict of str to FileRecord
+        Images that they were made from, by name: datasets move, and keep their names.
     """
 
     made_from: str
     files: dict[str, FileRecord]
+    inputs: dict[str, FileRecord] = field(default_factory=dict)
 
     def damaged(self, root: Path) -> list[str]:
         """Name the files that are missing or changed, sorted."""
         return sorted(
             name for name, record in self.files.items() if not _is_same(root / name, record)
+        )
+
+    def changed_inputs(self, images: Iterable[Path]) -> list[str]:
+        """Name those of the images that are no longer what the files were made from, sorted."""
+        return sorted(
+            image.name
+            for image in images
+            if image.name in self.inputs and not _is_same(image, self.inputs[image.name])
         )
 
 
@@ -55,7 +67,9 @@ def participant_files(root: Path, label: str) -> Iterable[Path]:
         yield root / f"sub-{label}.html"
 
 
-def write_manifest(path: Path, root: Path, label: str, *, made_from: str) -> None:
+def write_manifest(
+    path: Path, root: Path, label: str, *, made_from: str, inputs: Iterable[Path] = ()
+) -> None:
     """Record all files of a participant as they are now.
 
     Parameters
@@ -68,12 +82,16 @@ def write_manifest(path: Path, root: Path, label: str, *, made_from: str) -> Non
         The participant's, without "sub-".
     made_from : str
         Hash of what the files follow from.
+    inputs : iterable of Path
+        Images that they were made from.
     """
     files = {
         str(file.relative_to(root)): asdict(_record(file))
         for file in participant_files(root, label)
     }
-    write_json(path, {"format": _FORMAT, "made_from": made_from, "files": files})
+    images = {image.name: asdict(_record(image)) for image in inputs}
+    content = {"format": _FORMAT, "made_from": made_from, "files": files, "inputs": images}
+    write_json(path, content)
 
 
 def record_again(path: Path, root: Path, files: Iterable[Path]) -> None:
@@ -83,8 +101,8 @@ def record_again(path: Path, root: Path, files: Iterable[Path]) -> None:
         return
     renewed = {str(file.relative_to(root)): _record(file) for file in files}
     records = manifest.files | {k: v for k, v in renewed.items() if k in manifest.files}
-    plain = {name: asdict(record) for name, record in records.items()}
-    write_json(path, {"format": _FORMAT, "made_from": manifest.made_from, "files": plain})
+    content = asdict(replace(manifest, files=records))
+    write_json(path, {"format": _FORMAT, **content})
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -93,13 +111,17 @@ def read_manifest(path: Path) -> Manifest | None:
     try:
         if content["format"] != _FORMAT:
             return None
-        files = {
-            str(name): FileRecord(int(r["size"]), int(r["time_ns"]), str(r["sha256"]))
-            for name, r in content["files"].items()
-        }
-        return Manifest(str(content["made_from"]), files)
+        files, inputs = (_read_records(content.get(key, {})) for key in ("files", "inputs"))
+        return Manifest(str(content["made_from"]), files, inputs)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
+
+
+def _read_records(table: Any) -> dict[str, FileRecord]:
+    return {
+        str(name): FileRecord(int(r["size"]), int(r["time_ns"]), str(r["sha256"]))
+        for name, r in table.items()
+    }
 
 
 def hash_file(path: Path) -> str:

@@ -37,7 +37,7 @@ def read_participants(dataset_dir: Path) -> pd.DataFrame:
     path = dataset_dir / "participants.tsv"
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            header, *rows = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+            lines = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))
     except FileNotFoundError:
         raise InputError(
             expected="participants.tsv at the top of the dataset",
@@ -50,7 +50,13 @@ def read_participants(dataset_dir: Path) -> pd.DataFrame:
             found=f"none ({describe_unreadable(error)})",
             remedy="save the table as tab-separated text in UTF-8",
         ) from None
-    rows = [row for row in rows if row]
+    if not lines:
+        raise InputError(
+            expected=f"a tab-separated table in {path}",
+            found="an empty file",
+            remedy="write it again, with the columns participant_id and diagnosis",
+        )
+    header, rows = lines[0], [row for row in lines[1:] if row]
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise InputError(

@@ -24,7 +24,12 @@ from bids_gevnet.bids.scans import find_scans, run_gradients, scan_shells
 from bids_gevnet.bids.selection import read_selection, require_labels
 from bids_gevnet.bids.series_choice import check_label, check_name, choose_series
 from bids_gevnet.bids.sidecars import Sidecars, split_name
-from bids_gevnet.dwi.phase_encoding import PhaseEncoding, is_direction, phase_encoding
+from bids_gevnet.dwi.phase_encoding import (
+    PhaseEncoding,
+    disbelieved_readouts,
+    is_direction,
+    phase_encoding,
+)
 from bids_gevnet.dwi.shells import choose_shells
 from bids_gevnet.errors import InputError, ParticipantError, printable
 from bids_gevnet.settings import SelectionSettings, ShellChoice
@@ -288,6 +293,8 @@ def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
     encoding = _encoding(image, metadata)
     if encoding.is_inferred:
         notes.append(f"phase encoding {encoding.source}")
+    notes += disbelieved_readouts(metadata)
+    notes += _unassigned_fieldmaps(entities.get("ses"), files.fieldmaps, needs)
     if header.stored_shape != header.shape:
         shape = "x".join(map(str, header.stored_shape))
         notes.append(f"{image.name} has shape {shape}; axes of length 1 at its end were dropped")
@@ -309,8 +316,9 @@ def _run(image: Path, files: _Files, needs: _Needs) -> DiffusionRun:
 
 def _encoding(image: Path, metadata: Mapping[str, Any]) -> PhaseEncoding:
     label = split_name(image)[0].get("dir", "")
+    affine = read_header(image).affine
     try:
-        return phase_encoding(metadata, label=label, affine=read_header(image).affine)
+        return phase_encoding(metadata, label=label, affine=affine)
     except ParticipantError as problem:
         raise ParticipantError(
             expected=problem.expected,
@@ -379,6 +387,22 @@ def _fieldmaps_for(
             encoding = _encoding(candidate, about)
             chosen.append(FieldmapRun(image=candidate, metadata=about, encoding=encoding))
     return tuple(chosen)
+
+
+def _unassigned_fieldmaps(
+    session: str | None, candidates: Sequence[Path], needs: _Needs
+) -> list[str]:
+    """Name fieldmaps of a session that do not say which scans they are for."""
+    unassigned = [
+        path.name
+        for path in candidates
+        if split_name(path)[0].get("ses") == session
+        and not {"IntendedFor", "B0FieldIdentifier"} & needs.sidecars.metadata(path).keys()
+    ]
+    return [
+        f"{name} is not used: its sidecar has neither IntendedFor nor B0FieldIdentifier"
+        for name in unassigned
+    ]
 
 
 def _as_list(value: object) -> list[str]:

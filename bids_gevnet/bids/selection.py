@@ -55,8 +55,8 @@ def read_selection(settings: SelectionSettings, present: Collection[str]) -> Sel
     present : collection of str
         Labels of all participants, without "sub-".
     """
-    chosen = frozenset(map(_label, settings.participant_label)) or None
-    excluded = frozenset(map(_label, settings.exclude_participant_label))
+    chosen = _labels(settings.participant_label) or None
+    excluded = _labels(settings.exclude_participant_label)
     require_labels(chosen or (), present, option="--participant-label", what="participant")
     require_labels(excluded, present, option="--exclude-participant-label", what="participant")
     if settings.participants_file is not None:
@@ -76,7 +76,7 @@ def read_selection(settings: SelectionSettings, present: Collection[str]) -> Sel
     return Selection(
         participants=chosen,
         excluded=excluded,
-        sessions=tuple(label.removeprefix("ses-") for label in settings.session_label),
+        sessions=tuple(sorted(_labels(settings.session_label, "ses-"))),
     )
 
 
@@ -165,8 +165,14 @@ def _one_label(path: Path, number: int, cells: Sequence[str]) -> str:
     return label
 
 
-def _label(text: str) -> str:
-    return trim_cell(text).removeprefix("sub-")
+def _labels(given: Iterable[str], prefix: str = "sub-") -> frozenset[str]:
+    """Read labels of the command line, apart or joined by commas, which no label has."""
+    parts = (part for text in given for part in text.split(","))
+    return frozenset(filter(None, (_label(part, prefix) for part in parts)))
+
+
+def _label(text: str, prefix: str = "sub-") -> str:
+    return trim_cell(text).removeprefix(prefix)
 
 
 def _unusable(path: Path, found: str) -> InputError:

@@ -4,12 +4,14 @@ import json
 import shutil
 import subprocess  # nosec B404
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from bids_gevnet.errors import InputError, printable
 
 _TIMEOUT_S = 3600
+_NAMED = 5  # findings of one kind before "in n more places"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,18 @@ class ValidatorIssue:
             f"{self.code} in {self.location or 'the dataset'}"
             + (f": {self.message}" if self.message else "")
         )
+
+
+def name_issues(issues: Iterable[ValidatorIssue]) -> Iterator[str]:
+    """Give a line for every finding, but for kinds with many of them the first few and a count."""
+    by_code: dict[str, list[ValidatorIssue]] = {}
+    for issue in issues:
+        by_code.setdefault(issue.code, []).append(issue)
+    for code, alike in by_code.items():
+        yield from map(str, alike[:_NAMED])
+        if len(alike) > _NAMED:
+            more = len(alike) - _NAMED
+            yield printable(f"{code} in {more} more place{'s' * (more > 1)}")
 
 
 def validate_dataset(dataset_dir: Path) -> tuple[ValidatorIssue, ...]:

@@ -1,9 +1,12 @@
 """Make the libraries behave on any machine: no network, read-only HOME, any user."""
 
 import os
+import resource
 from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
+from bids_gevnet.cli.locks import claim
+from bids_gevnet.errors import WorkflowBuildError
 from bids_gevnet.layout import WorkLayout
 from bids_gevnet.settings import ExecutionSettings
 
@@ -13,6 +16,10 @@ _THREAD_COUNTS = (
     "MKL_NUM_THREADS",
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS",
 )
+
+
+_LEAST_MEMORY = 10**9
+"""Bytes of address space; importing what a run needs took 0.9 GB."""
 
 
 def quieten_libraries() -> None:
@@ -29,6 +36,22 @@ def quieten_libraries() -> None:
     os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
 
 
+def require_memory() -> None:
+    """Refuse to start where a limit leaves less memory than the libraries alone take.
+
+    Some of them wait for ever when they cannot have what they ask for while they are imported,
+    deaf to every signal but kill -9.
+    """
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    finite = [limit for limit in limits if limit != resource.RLIM_INFINITY]
+    if finite and min(finite) < _LEAST_MEMORY:
+        raise WorkflowBuildError(
+            expected=f"at least {_LEAST_MEMORY // 10**6} MB of memory for a process",
+            found=f"a limit of {min(finite) // 10**6} MB (ulimit -v or -d)",
+            remedy="raise the limit, or ask the batch system for more memory",
+        )
+
+
 def prepare_environment(
     work: WorkLayout, execution: ExecutionSettings, *, threads: int | None = None
 ) -> None:
@@ -37,6 +60,7 @@ def prepare_environment(
     Caches go under the work directory, because HOME may be read-only or missing. Thread
     counts are limited where given, because every worker process would otherwise take all cores.
     """
+    claim(work)
     caches = work.caches
     caches.mkdir(parents=True, exist_ok=True)
     defaults = {

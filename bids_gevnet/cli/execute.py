@@ -4,11 +4,12 @@ import os
 import platform
 import reprlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bids_gevnet.cli.signals import raise_again
 from bids_gevnet.crash_files import has_crashes, read_crashes
 from bids_gevnet.errors import InputError, describe_unreadable
 from bids_gevnet.layout import WorkLayout
@@ -17,6 +18,8 @@ from bids_gevnet.settings import LARGEST_FILE, ExecutionSettings, read_toml
 _POLL_S = 0.1
 """Nipype looks for finished nodes this often; its two seconds cost more than our short nodes."""
 
+IN_ORDER = "Linear"
+"""Nipype's plugin for stages in this process, one after the other."""
 LOCAL = "MultiProc"
 """Nipype's name for processes on this machine."""
 
@@ -89,7 +92,7 @@ def read_plugin(path: Path) -> Mapping[str, Any]:
     if not isinstance(name, str) or name not in PLUGINS:
         raise InputError(
             expected=f"the name of a plugin of Nipype in {path}",
-            found=reprlib.repr(name)[:100],
+            found=repr(name)[:100] if isinstance(name, str) else f"a {type(name).__name__}",
             remedy=f"choose among {', '.join(sorted(PLUGINS))}",
         )
     if not isinstance(arguments, Mapping):
@@ -135,6 +138,8 @@ def run_workflow(
 
             workflow.run(plugin=LocalProcessesPlugin(given))
         else:
+            if plugin == IN_ORDER:
+                given["status_callback"] = _Stopping(given.get("status_callback"))
             workflow.run(plugin=plugin, plugin_args=given)
     except RuntimeError:
         # Nipype raises the first failure again when all that could run has run; every one of
@@ -142,6 +147,20 @@ def run_workflow(
         # it was not a node that failed, and nobody else would tell.
         if not has_crashes(crash_dir):
             raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Stopping:
+    """A status callback after which a signal ends the run; Nipype takes it for a failure."""
+
+    callback: Callable[[Any, str], None] | None
+
+    def __call__(self, node: Any, status: str) -> None:
+        """Hand on what happened to a node."""
+        if status == "exception":
+            raise_again()
+        if self.callback is not None:
+            self.callback(node, status)
 
 
 def read_failures(crash_dir: Path, owners: Mapping[str, str]) -> list[Failure]:

@@ -13,6 +13,7 @@ from bids_gevnet.bids.manifest import hash_file, read_manifest, write_manifest
 from bids_gevnet.bids.records import DiffusionRun, Participant
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.versions import __version__
+from bids_gevnet.workflows.tools import choose_tools, may_use_gpu
 
 log = logging.getLogger("bids_gevnet")
 
@@ -49,6 +50,14 @@ class Finisher:
                 participant.label,
             )
             return False
+        changed = manifest.changed_inputs(_images(participant))
+        if changed:
+            log.warning(
+                "sub-%s: its input has changed since it was made, so it is made again: %s",
+                participant.label,
+                ", ".join(changed),
+            )
+            return False
         damaged = manifest.damaged(self.request.output_dir)
         if damaged:
             log.warning(
@@ -71,6 +80,7 @@ class Finisher:
                 request.output_dir,
                 participant.label,
                 made_from=self._made_from(participant),
+                inputs=_images(participant),
             )
         except OSError as error:
             log.warning("sub-%s: its manifest could not be written (%s)", participant.label, error)
@@ -93,6 +103,27 @@ class Finisher:
             content["adaptation"] = self.adaptation
         text = json.dumps(content, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def find_finished(request: Request, participants: Sequence[Participant]) -> frozenset[str]:
+    """Label those for whom a run would have nothing to do.
+
+    With `--adapt` that depends on gains that only a run computes, so nobody counts as finished.
+    """
+    if request.settings.learning.adapt or not any(request.output.logs.glob("manifests/*.json")):
+        return frozenset()
+    gpu = may_use_gpu(request.settings.learning.devices)
+    finisher = Finisher(request, {}, choose_tools(request.settings.preprocessing, gpu=gpu))
+    return frozenset(p.label for p in participants if p.usable and finisher.is_finished(p))
+
+
+def _images(participant: Participant) -> list[Path]:
+    """List the images that a participant is made from."""
+    images = []
+    for run in participant.runs:
+        images += [run.image, *(fieldmap.image for fieldmap in run.fieldmaps)]
+        images += [path for path in (run.t1w, run.mask) if path is not None]
+    return images
 
 
 def _describe(run: DiffusionRun) -> list[Any]:

@@ -200,6 +200,7 @@ def _run(
 ) -> int:
     """Run the graph that `build` draws; branches and nodes are called as the mappings say."""
     from bids_gevnet.cli.execute import (
+        IN_ORDER,
         choose_plugin,
         configure,
         make_crash_dir,
@@ -221,10 +222,10 @@ def _run(
         print(draw_graph(workflow, request.output.logs))
     started = _now()
     _log_run(request, started, None)
-    progress = WorkflowProgress(titles, stages, total=None)
+    progress = WorkflowProgress(titles, stages, nodes=None)
     # In this process unless a plugin is asked for: models use all cores one after the other,
     # training shows its own progress, and an interrupt reaches it at once.
-    plugin, arguments = choose_plugin(execution) if execution.use_plugin else ("Linear", {})
+    plugin, arguments = choose_plugin(execution) if execution.use_plugin else (IN_ORDER, {})
     arguments["status_callback"] = progress
     try:
         run_workflow(workflow, plugin=plugin, crash_dir=crash_dir, arguments=arguments)

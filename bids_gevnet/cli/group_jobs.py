@@ -33,14 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write_group_jobs(request: Request) -> str:
     """Run the group level up to its training jobs; return the path of their file."""
     study = plan_group_level(request)
-    from bids_gevnet.cli.execute import configure, make_crash_dir, read_failures, run_workflow
+    from bids_gevnet.cli.execute import (
+        IN_ORDER,
+        configure,
+        make_crash_dir,
+        read_failures,
+        run_workflow,
+    )
     from bids_gevnet.workflows.group import init_split_only_wf
 
     with locked(request.output.locks, ["group"]):
         workflow = init_split_only_wf(study)
         crash_dir = make_crash_dir(request.work)
         configure(workflow, request.settings.execution, crash_dir=crash_dir)
-        run_workflow(workflow, plugin="Linear", crash_dir=crash_dir)
+        run_workflow(workflow, plugin=IN_ORDER, crash_dir=crash_dir)
     for failure in read_failures(crash_dir, {}):
         raise BidsGevnetError(
             expected="training jobs for this study",

@@ -34,6 +34,26 @@ def locked(folder: Path, names: Sequence[str]) -> Iterator[None]:
         yield
 
 
+def claim(work: WorkLayout) -> None:
+    """Mark a folder as a work directory of ours.
+
+    Raises
+    ------
+    InputError
+        If somebody else keeps a folder there that has the name of one of ours, which
+        `--clean-workdir` would remove.
+    """
+    work.root.mkdir(parents=True, exist_ok=True)
+    foreign = [path for path in work.folders if path.exists()]
+    if foreign and not work.in_use.exists():  # asked last: another run may just have begun
+        raise InputError(
+            expected=f"a --work-dir that is new, or that this app has used before, in {work.root}",
+            found=f"{foreign[0]}, which it has not made",
+            remedy=f"give another folder, for instance {work.root / 'bids_gevnet'}",
+        )
+    os.close(_open(work.in_use))
+
+
 @contextmanager
 def using(work: WorkLayout) -> Iterator[Callable[[], bool]]:
     """Note that a run uses a work directory, which several may share.
@@ -44,6 +64,7 @@ def using(work: WorkLayout) -> Iterator[Callable[[], bool]]:
         Whether no other run uses it any more, so that it may be removed. Asked once, at the end;
         a run that starts after that waits until this one has ended.
     """
+    claim(work)
     lock = _open_to_share(work.in_use)
 
     def is_last() -> bool:

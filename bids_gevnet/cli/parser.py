@@ -218,6 +218,13 @@ def _check_folders(bids_dir: Path, output_dir: Path, work_dir: Path | None) -> N
             found=f"{output_dir} for both",
             remedy=f"give for instance {bids_dir / 'derivatives' / 'bids_gevnet'}",
         )
+    top, folder = bids_dir.resolve(), output_dir.resolve()
+    if folder.is_relative_to(top) and folder.relative_to(top).parts[0] != "derivatives":
+        raise InputError(
+            expected="an OUTPUT_DIR outside of BIDS_DIR, or in its folder derivatives",
+            found=f"{output_dir}, whose files would be taken for raw data",
+            remedy=f"give for instance {bids_dir / 'derivatives' / 'bids_gevnet'}",
+        )
     if output_dir.exists() and not output_dir.is_dir():
         raise InputError(
             expected="a folder for OUTPUT_DIR",

@@ -256,7 +256,7 @@ def _execute(request: Request, workflow: Any, finisher: "Finisher", crash_dir: P
     progress = WorkflowProgress(
         {name: f"sub-{label}" for name, label in labels.items()},
         STAGES,
-        total=sum(not name.endswith("outputnode") for name in nodes),
+        nodes=[name for name in nodes if not name.endswith("outputnode")],
         resources={
             name: request.output.resources(label)
             for name, label in labels.items()

@@ -1,7 +1,7 @@
 """What a run would do, as text for a person."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,25 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.torchrun import Devices
 
 
-def describe_participants(participants: Sequence[Participant], settings: Settings) -> str:
-    """Describe the participants, their runs and the settings of a participant level run."""
-    usable = sum(participant.usable for participant in participants)
-    lines = [f"{usable} of {len(participants)} participants would be processed:"]
+def describe_participants(
+    participants: Sequence[Participant], settings: Settings, finished: Collection[str] = ()
+) -> str:
+    """Describe the participants, their runs and the settings of a participant level run.
+
+    Parameters
+    ----------
+    participants : sequence of Participant
+    settings : Settings
+    finished : collection of str
+        Labels of those for whom nothing is left to do.
+    """
+    left = sum(person.usable and person.label not in finished for person in participants)
+    done = f", {len(finished)} finished before" if finished else ""
+    lines = [f"{left} of {len(participants)} participants would be processed{done}:"]
     for participant in participants:
         mark = "" if participant.usable else "  [cannot be processed]"
+        if participant.label in finished:
+            mark = "  [finished before]"
         lines.append(f"  sub-{participant.label}{mark}")
         for run in participant.runs:
             lines.append(f"    {_describe_run(run)}")

@@ -3,7 +3,8 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ class WorkflowProgress:
         Name of the workflow of a participant or a model to its name for people.
     stages : mapping
         Name of a node, or what it begins with up to an underscore, to its description for people.
-    total : int or None
-        Nodes to run, for the bar; None for no bar.
+    nodes : iterable of str or None
+        Names of all nodes to run, with or without those of their workflows; None for no bar.
     resources : mapping, optional
         Name of a participant's workflow to the table that time and memory of its stages go to.
     finished : callable, optional
@@ -43,7 +44,7 @@ class WorkflowProgress:
         owners: Mapping[str, str],
         stages: Mapping[str, str],
         *,
-        total: int | None,
+        nodes: Iterable[str] | None,
         resources: Mapping[str, Path] | None = None,
         finished: Callable[[str], None] | None = None,
     ) -> None:
@@ -54,13 +55,17 @@ class WorkflowProgress:
         self._finished = finished
         self._rows: dict[str, list[str]] = {name: [] for name in self._resources}
         self._started: dict[str, float] = {}
+        self._left = Counter(name.rsplit(".", 1)[-1] for name in nodes or ())
+        """How many nodes of a name have not ended."""
+        self._longest: dict[str, float] = {}
+        """The most seconds that a node of a name took; one that was finished before takes none."""
+        self._busy = 0.0
         self._bar = tqdm(
-            total=total,
+            total=self._left.total(),
             unit="step",
-            disable=total is None or not sys.stderr.isatty(),
+            disable=nodes is None or not sys.stderr.isatty(),
             bar_format="{percentage:3.0f} % |{bar}| {elapsed}{postfix}",
         )
-        self._total = total or 0
         self._running: dict[str, str] = {}
         self._begun = time.monotonic()
 
@@ -76,6 +81,11 @@ class WorkflowProgress:
             return
         started = self._started.get(name)
         self._running.pop(name, None)
+        self._left[node.name] -= 1
+        if started is not None and status == "end":
+            took = time.monotonic() - started
+            self._busy += took
+            self._longest[node.name] = max(took, self._longest.get(node.name, 0.0))
         self._bar.update()
         self._show()
         # Nipype also reports the end of nodes that never ran because one before them failed.
@@ -94,18 +104,32 @@ class WorkflowProgress:
                 self._finished(parts[1])
 
     def _show(self) -> None:
-        """Show what is running and how long the rest will take at the pace so far."""
+        """Show what is running, and how long the rest will take as far as that is known."""
         if self._bar.disable:
             return
-        done = self._bar.n
         parts = list(self._running.values())[:3]
         if len(self._running) > 3:
             parts.append(f"{len(self._running) - 3} more")
-        # The first tenth says little about the rest: fast stages come first.
-        if done >= max(10, self._total // 10):
-            left = (time.monotonic() - self._begun) * (self._total - done) / done
+        left = self.seconds_left()
+        if left is not None:
             parts.insert(0, f"about {_duration(left)} left")
         self._bar.set_postfix_str("; ".join(parts))
+
+    def seconds_left(self) -> float | None:
+        """Estimate from what each stage took before; None until every one that is left has run.
+
+        That is so when the first participant is finished: before it, nobody knows.
+        """
+        left = {name: count for name, count in self._left.items() if count > 0}
+        now = time.monotonic()
+        if not left or not left.keys() <= self._longest.keys() or now <= self._begun:
+            return None
+        to_do = sum(count * self._longest[name] for name, count in left.items())
+        for fullname in self._running:
+            name = fullname.rsplit(".", 1)[-1]
+            to_do -= min(now - self._started[fullname], self._longest.get(name, 0.0))
+        at_once = self._busy / (now - self._begun)
+        return to_do / at_once if at_once > 0 else None
 
     def stage(self, node_name: str) -> str | None:
         """Describe a node for people; None for plumbing."""

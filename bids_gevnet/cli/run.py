@@ -49,9 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(request: Request) -> int:
     # Late, like all imports that bring more than the standard library.
-    from bids_gevnet.cli.environment import quieten_libraries
+    from bids_gevnet.cli.environment import quieten_libraries, require_memory
     from bids_gevnet.cli.execute import choose_plugin
 
+    require_memory()
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
     choose_plugin(request.settings.execution)  # what is wrong with its file is said now
@@ -93,13 +94,13 @@ def _validate(request: Request) -> None:
     What one participant's files lack must not keep the others waiting: whether they can be
     used all the same is for our own checks to say.
     """
-    from bids_gevnet.bids.validation import validate_dataset
+    from bids_gevnet.bids.validation import name_issues, validate_dataset
 
     if request.settings.selection.skip_bids_validation:
         return
     errors = [issue for issue in validate_dataset(request.bids_dir) if issue.severity == "error"]
-    for issue in errors:
-        log.warning("BIDS validator: %s", issue)
+    for line in name_issues(errors):
+        log.warning("BIDS validator: %s", line)
     of_dataset = [issue for issue in errors if issue.concerns_everybody]
     if of_dataset:
         raise InputError(
@@ -155,7 +156,10 @@ def _run_participant(request: Request) -> int:
     participants = check_output_folders(request.output_dir, participants)
     participants = check_steps(settings.preprocessing, participants)
     if request.action == "dry-run":
-        print(describe_participants(participants, settings))
+        from bids_gevnet.cli.finished import find_finished
+
+        finished = find_finished(request, participants)
+        print(describe_participants(participants, settings, finished))
         return int(not all(participant.usable for participant in participants))
     if request.action == "boilerplate-only":
         from bids_gevnet.cli.reports import write_boilerplate

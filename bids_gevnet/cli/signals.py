@@ -46,11 +46,24 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def raise_again() -> None:
+    """Raise the error of a signal once more, where somebody has taken it for a failure.
+
+    Nipype does, of a stage that runs in this process, and begins with the next one.
+    """
+    stop = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    if isinstance(stop, _Stop) and stop.answered is not None:
+        stop.ended = True
+        stop.received = [stop.answered]
+        raise StoppedError(_STOPPED, stop.answered)
+
+
 class _Stop:
     """What signals do inside a block."""
 
     def __init__(self) -> None:
         self.received: list[int] = []
+        self.answered: int | None = None
         self.ended = False
         self._watched: list[weakref.ref[StoppedError]] = []
 
@@ -59,6 +72,7 @@ class _Stop:
         self.received.append(number)
         if len(self.received) > 1:
             os._exit(128 + number)
+        self.answered = number
         error = StoppedError(_STOPPED, number)
         self._watched.append(weakref.ref(error, self._send_again))
         try:
@@ -72,6 +86,10 @@ class _Stop:
         Libraries swallow it with a bare `except`, and Python in `__del__`.
         """
         if not self.ended:
-            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), self.received.pop()))
+            again = threading.Timer(_AGAIN_S, self._kill, (self.received.pop(),))
             again.daemon = True
             again.start()
+
+    def _kill(self, number: int) -> None:
+        if not self.ended:
+            os.kill(os.getpid(), number)

@@ -131,18 +131,34 @@ def readout_time(metadata: Mapping[str, Any], fallback_s: float | None = None) -
     -------
     readout : ReadoutTime
     """
-    skipped = ""
+    skipped = "".join(f" ({text})" for text in disbelieved_readouts(metadata))
     for seconds, source in _readout_candidates(metadata, fallback_s):
-        if seconds is None:
-            continue
-        if seconds < _LONGEST_READOUT_S:
+        if seconds is not None and seconds < _LONGEST_READOUT_S:
             return ReadoutTime(seconds, f"{seconds:.4g} s from {source}{skipped}")
-        skipped += f" ({source} of {seconds:g} s is not believable and was passed over)"
     return ReadoutTime(
         DUMMY_READOUT_S,
         f"{DUMMY_READOUT_S:g} s, a dummy: the sidecar has no usable readout time{skipped}",
         is_dummy=True,
     )
+
+
+def disbelieved_readouts(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the readout times of a sidecar that are passed over, because they cannot be right.
+
+    >>> disbelieved_readouts({"TotalReadoutTime": 49.5})
+    ('TotalReadoutTime of 49.5 s is not believable and was passed over',)
+    """
+    no_numbers = [
+        f"{key} of {metadata[key]!r:.20}"
+        for key in ("TotalReadoutTime", "EstimatedTotalReadoutTime")
+        if metadata.get(key) is not None and _positive(metadata, key) is None
+    ]
+    too_long = [
+        f"{source} of {seconds:g} s"
+        for seconds, source in _readout_candidates(metadata, None)
+        if seconds is not None and seconds >= _LONGEST_READOUT_S
+    ]
+    return tuple(f"{text} is not believable and was passed over" for text in no_numbers + too_long)
 
 
 def is_direction(value: object) -> bool:

@@ -70,3 +70,20 @@ def test_what_is_no_manifest_counts_as_none(tmp_path: Path, text: str) -> None:
     assert read_manifest(path) is None
     record_again(path, tmp_path, [])
     assert path.read_text() == text
+
+
+def test_images_that_changed_are_named_wherever_the_dataset_is(out: Path, tmp_path: Path) -> None:
+    image, moved = tmp_path / "raw/dwi.nii", tmp_path / "moved/dwi.nii"
+    for path in (image, moved):
+        path.parent.mkdir()
+        path.write_bytes(b"scan")
+    written = out / "logs/sub-01.json"
+    write_manifest(written, out, "01", made_from="this", inputs=[image])
+    record_again(written, out, [out / "sub-01.html"])
+    manifest = read_manifest(written)
+    assert manifest is not None
+    assert manifest.changed_inputs([image, moved, tmp_path / "raw/other.nii"]) == []
+    moved.write_bytes(b"Scan")
+    assert manifest.changed_inputs([moved]) == ["dwi.nii"]
+    image.unlink()
+    assert manifest.changed_inputs([image]) == ["dwi.nii"]

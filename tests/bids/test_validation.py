@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bids_gevnet.bids.validation import validate_dataset
+from bids_gevnet.bids.validation import ValidatorIssue, name_issues, validate_dataset
 
 BEYOND_A_THOUSAND = 1001
 """The validator reads no more than a thousand rows of a table unless it is told to."""
@@ -26,3 +26,13 @@ def test_every_row_of_a_long_table_of_participants_is_read(tmp_path: Path) -> No
     assert "PARTICIPANT_ID_MISMATCH" not in codes_of_errors(tmp_path)
     table.write_text("\n".join(["participant_id", *names[:-1], ""]))
     assert "PARTICIPANT_ID_MISMATCH" in codes_of_errors(tmp_path)
+
+
+def test_what_is_found_in_thousands_of_files_takes_a_few_lines() -> None:
+    often = [ValidatorIssue("NOT_INCLUDED", "error", f"/out/{i}", "") for i in range(1000)]
+    once = ValidatorIssue("EMPTY_FILE", "error", "/sub-01/dwi/x", "")
+    lines = list(name_issues([*often[:500], once, *often[500:]]))
+    assert len(lines) == 7
+    assert lines[0] == "NOT_INCLUDED in /out/0"
+    assert lines[-2] == "NOT_INCLUDED in 995 more places"
+    assert "/sub-01/dwi/x" in lines[-1]

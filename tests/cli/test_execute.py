@@ -111,7 +111,9 @@ def test_lock_refuses_a_second_run_and_dies_with_the_first(tmp_path):
 
 def test_progress_names_participant_and_stage(caplog):
     caplog.set_level("INFO")
-    progress = WorkflowProgress({"sub_01": "sub-01"}, {"mask": "brain mask"}, total=2)
+    progress = WorkflowProgress(
+        {"sub_01": "sub-01"}, {"mask": "brain mask"}, nodes=["mask", "mask"]
+    )
     node = SimpleNamespace(name="mask", fullname="participant.sub_01.scan.mask")
     never_run = SimpleNamespace(name="mask", fullname="participant.sub_01.other.mask")
     progress(node, "start")
@@ -125,6 +127,23 @@ def test_progress_names_participant_and_stage(caplog):
     assert "brain mask" in first
     assert first.endswith(" s")
     assert second.endswith("FAILED")
+
+
+def test_the_rest_is_estimated_from_what_each_stage_took(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("bids_gevnet.cli.progress.time.monotonic", lambda: now[0])
+    names = [f"sub_0{k}.scan.{stage}" for k in (1, 2, 3) for stage in ("conform", "register")]
+    progress = WorkflowProgress({}, {}, nodes=names)
+    estimates = []
+    for name in names[:3]:
+        node = SimpleNamespace(name=name.rsplit(".", 1)[-1], fullname=f"participant.{name}")
+        progress(node, "start")
+        now[0] += {"conform": 10.0, "register": 50.0}[node.name]
+        progress(node, "end")
+        estimates.append(progress.seconds_left())
+    progress.close()
+    # Nobody knows how long registration takes before it has run once.
+    assert estimates == [None, 120.0, 110.0]
 
 
 def test_a_failure_that_no_node_left_is_not_swallowed(tmp_path):

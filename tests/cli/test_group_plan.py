@@ -4,6 +4,7 @@ Every case goes through the command line, mostly as a dry run, which does all ch
 """
 
 import gzip
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -93,6 +94,31 @@ def unfinished(*labels: str) -> Callable[[Path], None]:
     return damage
 
 
+def encoded(change: Callable[[str], bytes]) -> Callable[[Path], None]:
+    """Write participants.tsv as another program would."""
+
+    def damage(root: Path) -> None:
+        path = root / "raw" / "participants.tsv"
+        path.write_bytes(change(path.read_text()))
+
+    return damage
+
+
+def series_renamed(root: Path) -> None:
+    """Give a raw series another name than that of which the derivatives were made."""
+    (samples,) = (root / "derivatives" / "sub-102").rglob("*desc-healpix_dwi.nii.gz")
+    facts = samples.with_name("sub-102_desc-report_facts.json")
+    facts.write_text(json.dumps({"acquisition": [{"name": "sub-102"}]}))
+    raw = root / "raw" / "sub-102" / "dwi"
+    (raw / "sub-102_dwi.nii.gz").rename(raw / "sub-102_run-1_dwi.nii.gz")
+
+
+def no_longer_there(root: Path) -> None:
+    """Remove a participant's raw scans after they were processed."""
+    series_renamed(root)
+    shutil.rmtree(root / "raw" / "sub-102")
+
+
 def nothing(_root: Path) -> None:
     """Leave the study as it is."""
 
@@ -123,6 +149,42 @@ LEFT_OUT = {
         (),
         "7 participants",
         "sub-102: no diagnosis",
+    ),
+    "NA for a label": (
+        table({"sub-102\tPD": "sub-102\tNA"}),
+        (),
+        "7 participants",
+        "sub-102: no diagnosis",
+    ),
+    "N/A for a label": (
+        table({"sub-102\tPD": "sub-102\tN/A"}),
+        (),
+        "7 participants",
+        "sub-102: no diagnosis",
+    ),
+    "a series was renamed after it had been processed": (
+        series_renamed,
+        (),
+        "7 participants",
+        "sub-102: made from series that the dataset no longer has",
+    ),
+    "a participant's scans were removed after they had been processed": (
+        no_longer_there,
+        (),
+        "8 participants",
+        "The dataset no longer has diffusion images of sub-102",
+    ),
+    "a table that Windows wrote": (
+        encoded(lambda text: b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode()),
+        (),
+        "8 participants",
+        "left out: 0",
+    ),
+    "labels joined by commas": (
+        nothing,
+        ("--exclude-participant-label", "sub-003,103"),
+        "6 participants",
+        "2 (sub-003, sub-103): excluded",
     ),
     "one has no row in participants.tsv": (
         table({"sub-102\t": "sub-x02\t"}),
@@ -200,6 +262,32 @@ REFUSED = {
         table({"sub-102\tPD": "sub-102\tpd"}),
         (),
         "'PD' (3 participants) and 'pd' (1 participant), which are probably the same",
+    ),
+    "a class as 1 and as 1.0": (
+        table({"\tPD\t": "\t1\t", "sub-102\t1": "sub-102\t1.0"}),
+        (),
+        "'1' (3 participants) and '1.0' (1 participant), which are probably the same",
+    ),
+    "no participants.tsv": (
+        lambda root: (root / "raw" / "participants.tsv").unlink(),
+        (),
+        "participants.tsv at the top of the dataset",
+    ),
+    "an empty participants.tsv": (encoded(lambda _: b""), (), "found an empty file"),
+    "semicolons in participants.tsv": (
+        encoded(lambda text: text.replace("\t", ";").encode()),
+        (),
+        "separate columns by tabs",
+    ),
+    "participants.tsv in UTF-16": (
+        encoded(lambda text: text.encode("utf-16")),
+        (),
+        "it is not text in UTF-8, from byte 1 on",
+    ),
+    "two rows of one participant": (
+        table({"sub-102\tPD": "sub-103\tPD"}),
+        (),
+        "one row per participant",
     ),
     "an unknown label": (nothing, ("--participant-label", "77"), "77, which the dataset does not"),
     "an unknown label to exclude": (

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bids_gevnet.cli.locks import using
+from bids_gevnet.cli.locks import claim, using
+from bids_gevnet.errors import InputError
 from bids_gevnet.layout import WorkLayout
 
 
@@ -41,3 +42,23 @@ def test_a_run_that_starts_meanwhile_waits_and_has_a_folder_of_its_own(work: Wor
     other.join()
     assert lasts == [True]
     assert work.root.exists()
+
+
+def test_a_folder_in_which_somebody_keeps_a_cache_is_refused(work: WorkLayout) -> None:
+    """`--clean-workdir` would remove it."""
+    (work.root / "cache").mkdir(parents=True)
+    (work.root / "cache" / "mine.txt").write_text("of the user")
+    with pytest.raises(InputError, match="cache, which it has not made"):
+        claim(work)
+    assert [path.name for path in work.root.iterdir()] == ["cache"]
+
+
+def test_what_else_is_in_a_work_directory_stays(work: WorkLayout) -> None:
+    work.root.mkdir()
+    (work.root / "notes").mkdir()
+    for _ in range(2):  # a second run finds what the first one left
+        claim(work)
+        for folder in work.folders:
+            folder.mkdir(exist_ok=True)
+    work.remove()
+    assert [path.name for path in work.root.iterdir()] == ["notes"]

@@ -124,6 +124,55 @@ def test_argparse_errors_exit_with_2(argv):
     assert caught.value.code == 2
 
 
+MISTYPED = {
+    "--participant-lable": (
+        "participant --participant-lable 01",
+        "did you mean --participant-label?",
+    ),
+    "--skip-bids-validaton": (
+        "participant --skip-bids-validaton",
+        "did you mean --skip-bids-validation?",
+    ),
+    "--nproc=2": ("participant --nproc=2", "did you mean --nprocs?"),
+    "--corection none": ("participant --corection none", "did you mean --correction?"),
+    "--correction ant": ("participant --correction ant", "invalid choice: 'ant'"),
+    "--folds many": ("participant --folds many", "invalid int value: 'many'"),
+    "a level that does not exist": ("partcipant", "invalid choice: 'partcipant'"),
+}
+"""Command lines that a hand wrote in a hurry, and what is said of them."""
+
+SPELLINGS = {
+    "--n-cpus 3": ("nprocs", 3),
+    "--n_cpus 3": ("nprocs", 3),
+    "--nthreads 3": ("nprocs", 3),
+    "--omp_nthreads 2": ("omp_nthreads", 2),
+    "--mem 4000": ("mem_mb", 4000),
+    "--mem_mb 4000": ("mem_mb", 4000),
+    "--notrack": ("nprocs", 0),
+    "--output-resolution 2.5": ("output_resolution", 2.5),
+    "--participant_label 01": ("participant_label", ("01",)),
+    "--skip_bids_validation": ("skip_bids_validation", True),
+}
+"""Options as users of fMRIPrep and QSIPrep know them, and the setting that each one is."""
+
+
+@pytest.mark.parametrize("case", MISTYPED)
+def test_a_slip_is_answered_with_what_was_probably_meant(capsys, case):
+    words, sentence = MISTYPED[case]
+    with pytest.raises(SystemExit) as caught:
+        main(["/data", "/out", *words.split()])
+    assert caught.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", SPELLINGS)
+def test_spellings_of_others_are_known(words):
+    name, value = SPELLINGS[words]
+    tables = parse(*words.split()).settings.to_tables()
+    (found,) = [table[name] for table in tables.values() if name in table]
+    assert found == (list(value) if isinstance(value, tuple) else value)
+
+
 def test_output_never_goes_into_the_input(tmp_path, capsys):
     assert main([str(tmp_path), str(tmp_path / "."), "participant"]) == 2
     assert "never written to" in capsys.readouterr().err
@@ -131,7 +180,7 @@ def test_output_never_goes_into_the_input(tmp_path, capsys):
 
 def test_output_that_is_a_file_is_refused(tmp_path, capsys):
     (tmp_path / "file").touch()
-    assert main([str(tmp_path), str(tmp_path / "file"), "participant"]) == 2
+    assert main([str(tmp_path / "data"), str(tmp_path / "file"), "participant"]) == 2
     assert "the file" in capsys.readouterr().err
 
 

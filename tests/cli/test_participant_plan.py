@@ -56,10 +56,13 @@ def test_participants_file(dataset, capsys, content, processed, tmp_path, monkey
 
 
 REFUSED = {
+    "an unknown label": (("--participant-label", "077"), "for --participant-label; found 077"),
+    "a pattern for a label": (("--participant-label", "sub-*"), "found *, which the dataset"),
     "an unknown label to exclude": (
         ("--exclude-participant-label", "77"),
         "for --exclude-participant-label; found 77",
     ),
+    "an unknown session": (("--session-label", "pre"), "for --session-label; found pre"),
     "everybody excluded": (
         ("--exclude-participant-label", "01", "02"),
         "at least one participant",
@@ -67,18 +70,54 @@ REFUSED = {
     "no such participants file": (("--participants-file", "nowhere.tsv"), "a readable text file"),
     "no such model": (("--model", "nowhere"), "nowhere; found no model.json there"),
     "an unknown network": (("--network", "ckn9"), "ckn9"),
+    "no such dataset": (("{top}/nowhere", "{top}/out"), "check that it is mounted"),
+    "a participant's folder for the dataset": (
+        ("{top}/data/sub-01", "{top}/out"),
+        "point BIDS_DIR at the folder that holds the sub-* folders",
+    ),
+    "OUTPUT_DIR is the dataset": (("{top}/data", "{top}/data/."), "which is never written to"),
+    "OUTPUT_DIR inside the dataset": (
+        ("{top}/data", "{top}/data/out"),
+        "would be taken for raw data",
+    ),
+    "the work directory inside the dataset": (
+        ("--work-dir", "{top}/data/work"),
+        "a --work-dir outside of BIDS_DIR",
+    ),
+    "another program for correction that is not there": (("--correction", "eddy"), "install FSL"),
 }
 
 
+def fill(options, top):
+    """Options of a case, with its own folders where it names some."""
+    filled = [option.format(top=top) for option in options]
+    return filled if filled[0].startswith(str(top)) else [f"{top}/data", f"{top}/out", *filled]
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_by_the_dry_run_as_by_the_run(dataset, capsys, case):
+def test_refused_by_the_dry_run_as_by_the_run(dataset, capsys, case, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
     options, sentence = REFUSED[case]
-    code, printed = plan(dataset, capsys, *options)
+    top = dataset.root.parent
+    data, out, *further = fill(options, top)
+    said = []
+    for action in ([], ["--dry-run"]):
+        code = main([data, out, "participant", "--skip-bids-validation", *further, *action])
+        printed = capsys.readouterr()
+        said.append((code, printed.out + printed.err))
+    assert said[0] == said[1]
     assert code == 2
-    assert sentence in printed
-    assert "What to do" in printed
-    assert run(dataset, capsys, *options) == (code, printed)
-    assert not (dataset.root.parent / "out").exists()
+    assert sentence in said[0][1]
+    assert "What to do" in said[0][1]
+    assert [path.name for path in top.iterdir()] == ["data"]
+
+
+def test_labels_may_be_joined_by_commas(dataset, capsys):
+    code, printed = plan(dataset, capsys, "--participant-label", "sub-01,02")
+    assert code == 0
+    assert "2 of 2 participants" in printed
+    code, printed = plan(dataset, capsys, "--exclude-participant-label", "01,")
+    assert "1 of 1 participants" in printed
 
 
 def test_a_model_without_its_weights(dataset, capsys, tmp_path):

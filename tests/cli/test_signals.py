@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from integration.faults import make_place
 
 from bids_gevnet.cli.signals import stopping_on_signals
 from bids_gevnet.errors import StoppedError
@@ -187,6 +188,33 @@ def test_signals_at_random_moments(
         assert "leaked" not in said
         if process.returncode:
             assert said.count("stopped by a signal") == 1
+        _wait_for_the_end_of_all(process.pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_signals_at_random_moments_of_a_training(
+    tmp_path: Path, devices: str, number: signal.Signals
+) -> None:
+    """A training in this process and one in processes of its own, of one model after the other."""
+    place = make_place(tmp_path)
+    moments = random.Random(f"{devices} {number}")
+    for _ in range(5):
+        process = subprocess.Popen(
+            [*place.command("group", "--epochs", "9999", "--resume"), "--devices", devices],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        time.sleep(moments.uniform(0.3, 25))
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+        assert process.returncode == 128 + number, said
+        assert "Traceback" not in said
+        assert "leaked" not in said
+        assert said.count("stopped by a signal") == 1, said
         _wait_for_the_end_of_all(process.pid)
 
 

@@ -61,19 +61,25 @@ class Place:
     def derivatives(self) -> Path:
         return self.folder / "study" / "derivatives"
 
+    def command(self, level: str, *options: str) -> list[str]:
+        """Write the command line of a level."""
+        raw, out, usual = (
+            (self.raw, self.out, FAST)
+            if level == "participant"
+            else (self.folder / "study" / "raw", self.derivatives, (*SMALL, *HERE))
+        )
+        command = [sys.executable, "-m", "bids_gevnet.cli.start", str(raw), str(out), level]
+        return [*command, *usual, *options, "--work-dir", str(self.work), "--nprocs", "1"]
+
     def participant(self, *options: str, before: Sequence[str] = ()) -> Ended:
-        return self._run(self.raw, self.out, "participant", *FAST, *options, before=before)
+        return self._run("participant", options, before)
 
     def group(self, *options: str, before: Sequence[str] = ()) -> Ended:
-        raw = self.folder / "study" / "raw"
-        return self._run(raw, self.derivatives, "group", *SMALL, *HERE, *options, before=before)
+        return self._run("group", options, before)
 
-    def _run(self, raw: Path, out: Path, *options: str, before: Sequence[str]) -> Ended:
-        command = [sys.executable, "-m", "bids_gevnet.cli.run", str(raw), str(out), *options]
-        done = subprocess.run(
-            [*before, *command, "--work-dir", str(self.work), "--nprocs", "1"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def _run(self, level: str, options: Sequence[str], before: Sequence[str]) -> Ended:
+        command = [*before, *self.command(level, *options)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         return Ended(done.returncode, done.stdout + done.stderr)
 
 
@@ -349,8 +355,8 @@ FAULTS = {
     "a bit of an intermediate image has turned on the disk": Fault("participant", turned_bit, 0,
         ["is damaged or was changed, so that stage runs again"], "derivatives, reports, logs",
         slow=True),
-    "150 MB of memory": Fault("participant", memory("participant", 150), 70,
-        ["because memory ran out", "more memory"], "nothing"),
+    "300 MB of memory": Fault("participant", memory("participant", 300), 70,
+        ["a limit of 300 MB", "more memory"], "nothing"),
     **{
         name: Fault("participant", hostile(option, file, content), 2,
                     [sentence, "What to do"], "nothing")
@@ -367,8 +373,11 @@ FAULTS = {
         ["room on the disk for", "What to do"], "derivatives, logs", needs_root=True),
     "the logs of the group belong to another user": Fault("group", group_logs_of_another_user, 1,
         ["permission to read and write", "ask the owner"], "derivatives", needs_root=True),
-    "500 MB of memory at the group level": Fault("group", memory("group", 500), 70,
-        ["because memory ran out", "more memory"], "derivatives, logs"),
+    "300 MB of memory at the group level": Fault("group", memory("group", 300), 70,
+        ["a limit of 300 MB", "more memory"], "derivatives"),
+    "1.1 GB of memory at the group level": Fault("group", memory("group", 1100), 1,
+        ["needs more memory than there is", "--resume continues"], "derivatives, logs",
+        slow=True),
     "checkpoints are damaged": Fault("group", damaged_checkpoint, 0,
         ["is damaged", "starts from the beginning"],
         "derivatives, models, the group report, logs", slow=True),

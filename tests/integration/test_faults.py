@@ -8,17 +8,18 @@ import time
 from pathlib import Path
 
 import pytest
-from integration.faults import FAULTS, left_on_disk, make_place, put_a_head_in
+from integration.daily import DAILY
+from integration.faults import FAULTS, Fault, left_on_disk, make_place, put_a_head_in
 
 CASES = [
-    pytest.param(name, marks=[pytest.mark.slow] if fault.slow else [])
-    for name, fault in FAULTS.items()
+    pytest.param(fault, id=f"{fault.level}: {name}", marks=[pytest.mark.slow] * fault.slow)
+    for faults in (FAULTS, DAILY)
+    for name, fault in faults.items()
 ]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_fault_of_the_machine_gets_a_sentence(tmp_path: Path, case: str) -> None:
-    fault = FAULTS[case]
+@pytest.mark.parametrize("fault", CASES)
+def test_what_goes_wrong_on_the_way_gets_a_sentence(tmp_path: Path, fault: Fault) -> None:
     if fault.needs_root and os.geteuid() != 0:
         pytest.skip("only the superuser can make files of others and mount disks")
     place = make_place(tmp_path)

@@ -19,6 +19,7 @@ NO_ROW = "no row in participants.tsv"
 NO_SCAN = "no diffusion scan in the dataset"
 NO_DERIVATIVES = "no derivatives (the participant level has not finished, or failed)"
 UNREADABLE = "incomplete or unreadable derivatives (run the participant level again)"
+GONE = "made from series that the dataset no longer has (renamed or removed)"
 SESSION_NOT_ASKED_FOR = "session not asked for by --session-label"
 
 
@@ -56,14 +57,35 @@ def name_left_out(left_out: Iterable[LeftOut]) -> list[str]:
     ]
 
 
-def find_scanned(bids_dir: Path) -> dict[str, set[str | None]]:
+Scanned = dict[str, dict[str | None, set[str]]]
+"""What the names of diffusion series begin with, by participant and session."""
+
+
+def find_scanned(bids_dir: Path) -> Scanned:
     """List participants of the raw dataset who have diffusion images, with their sessions."""
-    scanned: dict[str, set[str | None]] = defaultdict(set)
+    scanned: Scanned = defaultdict(lambda: defaultdict(set))
     for pattern in ("sub-*/dwi/*_dwi.nii*", "sub-*/ses-*/dwi/*_dwi.nii*"):
         for image in bids_dir.glob(pattern):
             subject, *session = (part.split("-", 1)[1] for part in _folders(image, bids_dir))
-            scanned[subject].add(session[0] if session else None)
+            series = scanned[subject][session[0] if session else None]
+            series.add(image.name.rsplit("_dwi.nii", 1)[0])
     return scanned
+
+
+def is_gone(
+    scanned: Scanned, participant: str, session: str | None, series: Iterable[str]
+) -> bool:
+    """Whether a scan is what an earlier run made of series that are no longer there.
+
+    Nothing is said about participants without any diffusion image, whose scans may have been
+    moved to an archive.
+
+    >>> scanned = {"01": {None: {"sub-01_run-1"}}}
+    >>> is_gone(scanned, "01", None, ["sub-01"]), is_gone(scanned, "02", None, ["sub-02"])
+    (True, False)
+    """
+    there = scanned.get(participant, {})
+    return bool(there) and not there.get(session, set()).issuperset(series)
 
 
 def _folders(image: Path, bids_dir: Path) -> Sequence[str]:
@@ -74,7 +96,7 @@ def _folders(image: Path, bids_dir: Path) -> Sequence[str]:
 def choose_images(
     images: Sequence[Path],
     *,
-    scanned: dict[str, set[str | None]],
+    scanned: Scanned,
     listed: Collection[str],
     selection: Selection,
 ) -> tuple[list[Path], list[LeftOut]]:
@@ -84,8 +106,8 @@ def choose_images(
     ----------
     images : sequence of Path
         Spherical samples of everybody.
-    scanned : dict of str to set
-        Sessions of each participant with diffusion images in the raw dataset.
+    scanned : Scanned
+        Diffusion series of the raw dataset.
     listed : collection of str
         Participants with a row in participants.tsv.
     selection : Selection
@@ -103,7 +125,7 @@ def choose_images(
     left_out: list[LeftOut] = []
     for person in sorted({*listed, *scanned, *finished}):
         reason = selection.reason_against(person) or (NO_ROW if person not in listed else None)
-        sessions = scanned.get(person, set()) | set(finished[person])
+        sessions = {*scanned.get(person, ()), *finished[person]}
         if reason is None and not sessions:
             reason = NO_SCAN
         if reason is not None:

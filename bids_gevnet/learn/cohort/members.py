@@ -21,10 +21,13 @@ from bids_gevnet.errors import InputError, name_people
 from bids_gevnet.learn.cohort.class_checks import check_classes
 from bids_gevnet.learn.cohort.grids import Grid, common_grid, common_shells, read_grid
 from bids_gevnet.learn.cohort.left_out import (
+    GONE,
     UNREADABLE,
     LeftOut,
+    Scanned,
     choose_images,
     find_scanned,
+    is_gone,
     name_left_out,
     no_label,
 )
@@ -154,12 +157,15 @@ def read_cohort(
             found=f"the columns {', '.join(map(str, table.columns))}",
             remedy="correct --site, or leave it out to use the scanner of the sidecars",
         )
-    images, left_out = _choose_images(output_dir, bids_dir, set(table.index), selection)
+    scanned = find_scanned(bids_dir)
+    images, left_out = _choose_images(output_dir, scanned, set(table.index), selection)
     facts = RowReader(table, bids_dir, site, tuple(covariates))
     rows: list[ScanRow] = []
     grids: dict[str, Grid] = {}
     for image in images:
         row, reason = facts.row(image, column), no_label(column)
+        if row is not None and is_gone(scanned, row.participant, row.session, row.series):
+            row, reason = None, GONE
         if row is not None:
             try:
                 grids[row.scan] = read_grid(row)
@@ -190,6 +196,7 @@ def read_cohort(
             *facts.warnings,
             *([differing] if differing else []),
             *source_warnings(rows, numbers=kind == REGRESSION),
+            *_gone_warnings(rows, scanned),
         ),
         remarks=(guess,) if guess else (),
     )
@@ -213,7 +220,13 @@ def cohort_to_json(cohort: Cohort) -> dict[str, Any]:
 def cohort_from_json(content: Mapping[str, Any]) -> Cohort:
     """Read what `cohort_to_json` gave."""
     rows = tuple(
-        ScanRow(**(row | {"image": Path(row["image"]), "mask": Path(row["mask"])}))
+        ScanRow(
+            **(
+                row
+                | {name: Path(row[name]) for name in ("image", "mask")}
+                | {"series": tuple(row["series"])}
+            )
+        )
         for row in content["rows"]
     )
     x, y, z = content["shape"]
@@ -275,12 +288,11 @@ def find_samples(output_dir: Path) -> list[Path]:
 
 
 def _choose_images(
-    output_dir: Path, bids_dir: Path, listed: set[str], settings: SelectionSettings | None
+    output_dir: Path, scanned: Scanned, listed: set[str], settings: SelectionSettings | None
 ) -> tuple[list[Path], list[LeftOut]]:
     """Images of those who take part, all in one space, and everybody else."""
     images = find_samples(output_dir)
     entities = [split_name(path)[0] for path in images]
-    scanned = find_scanned(bids_dir)
     present = listed | set(scanned) | {named["sub"] for named in entities}
     selection = read_selection(settings or SelectionSettings(), present)
     sessions = {named["ses"] for named in entities if "ses" in named}
@@ -301,6 +313,18 @@ def _choose_images(
             "an OUTPUT_DIR of its own",
         )
     return chosen, left_out
+
+
+def _gone_warnings(rows: Sequence[ScanRow], scanned: Scanned) -> tuple[str, ...]:
+    """Name those of whom the dataset has no scan any more, while it has those of others."""
+    gone = {f"sub-{r.participant}" for r in rows if r.participant not in scanned and r.series}
+    if not gone or not scanned:
+        return ()
+    text = (
+        f"The dataset no longer has diffusion images of {name_people(gone)}, whose derivatives "
+        "are used all the same; give --exclude-participant-label if they must not be."
+    )
+    return (text,)
 
 
 def _require_scans(output_dir: Path, rows: Sequence[ScanRow], left_out: list[LeftOut]) -> None:

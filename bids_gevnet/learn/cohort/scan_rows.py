@@ -54,6 +54,9 @@ class ScanRow:
         Spherical samples and brain mask in template space.
     source : str
         Pipeline that had preprocessed the scan, with its version; "raw" for none.
+    series : tuple of str
+        What the names of the raw series begin with that the scan was made of, as far as it is
+        written down.
     """
 
     participant: str
@@ -68,6 +71,7 @@ class ScanRow:
     image: Path
     mask: Path
     source: str = RAW
+    series: tuple[str, ...] = ()
 
     @property
     def number(self) -> float:
@@ -112,6 +116,7 @@ class RowReader:
             text = self._value(subject, session, name)
             number = _number(text)
             values[name] = text if number is None else number
+        source, series = scan_origin(image.with_name(f"{scan}_{FACTS}"))
         return ScanRow(
             participant=subject,
             session=session,
@@ -124,7 +129,8 @@ class RowReader:
             covariates=values,
             image=image,
             mask=image.with_name(image.name.removesuffix(SAMPLES) + BRAIN_MASK),
-            source=scan_source(image.with_name(f"{scan}_{FACTS}")),
+            source=source,
+            series=series,
         )
 
     def _value(self, subject: str, session: str | None, column: str) -> str | None:
@@ -189,7 +195,7 @@ def read_people(bids_dir: Path) -> pd.DataFrame:
     if twice:
         raise InputError(
             expected="one row per participant in participants.tsv",
-            found=f"several for {name_people(twice)}",
+            found=f"several for {name_people(f'sub-{name}' for name in twice)}",
             remedy="put what differs between sessions into sub-X/sub-X_sessions.tsv",
         )
     return table.set_index(names)
@@ -265,9 +271,12 @@ def source_warnings(rows: Sequence[ScanRow], *, numbers: bool = False) -> tuple[
     )
 
 
-def scan_source(path: Path) -> str:
-    """Pipeline that had preprocessed a scan, with its version, from the facts of the scan."""
-    return str(ScanFacts.read(read_json(path)).source) or RAW
+def scan_origin(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Read what a scan was made of: a pipeline with its version, or raw series."""
+    facts = ScanFacts.read(read_json(path))
+    if str(facts.source):
+        return str(facts.source), ()
+    return RAW, tuple(run.name for run in facts.acquisition if run.name)
 
 
 def _number(text: str | None) -> float | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from bids_gevnet.child_processes import hand_on
 from bids_gevnet.errors import BidsGevnetError, InputError
 
 if TYPE_CHECKING:
@@ -201,6 +202,8 @@ class StopRequest:
                 signal.setitimer(signal.ITIMER_REAL, remaining, interval)
             for number, handler in before.items():
                 signal.signal(number, handler)
+            if self.received is not None:
+                hand_on(self.received, before)
 
     @property
     def asked(self) -> bool:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from bids_gevnet.child_processes import hand_on
 from bids_gevnet.errors import BidsGevnetError, InputError
 from bids_gevnet.learn.train.distributed import STOP_SIGNALS, TrainingInterrupted, device_count
 from bids_gevnet.learn.train.loop import TrainingDiverged
@@ -139,6 +140,8 @@ def _forwarding(child: subprocess.Popen[Any]) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        if forwarded:
+            hand_on(forwarded[0], before)
 
 
 def _reported(jobs_file: Path) -> BidsGevnetError | None:

@@ -157,7 +157,7 @@ def test_an_id_repeated_but_for_blanks_is_refused(make_study: Any) -> None:
     study = make_study(per_class=2)
     table = study.bids_dir / "participants.tsv"
     table.write_text(table.read_text().replace("sub-001", "sub-000 "))
-    with pytest.raises(InputError, match="several for 000"):
+    with pytest.raises(InputError, match="several for sub-000"):
         read(study)
 
 
@@ -298,7 +298,7 @@ def test_changing_diagnosis_is_refused(make_study: Any, person_class: Any) -> No
         ("sub-000\tAD\n" * (MAX_ROWS + 2), "more than 100000 rows"),
         ("sub-000\t" + "x" * (MAX_CELL + 1) + "\n", "a cell of"),
         ("sub-000\t" + "x" * 10_000_000 + "\n", "a cell of"),
-        ("sub-000\tAD\nsub-000\tPD\n", "several for 000"),
+        ("sub-000\tAD\nsub-000\tPD\n", "several for sub-000"),
     ],
 )
 def test_absurd_tables_are_refused(make_study: Any, text: str, named: str) -> None:

@@ -141,6 +141,23 @@ def test_a_second_signal_does_not_wait_for_the_step() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+def test_the_program_learns_of_a_signal_that_stopped_a_training() -> None:
+    """Or it would begin with the next model."""
+    received = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    try:
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            with StopRequest().listening():
+                signal.raise_signal(number)
+                assert len(received) == (number == signal.SIGUSR1)
+        assert received == [signal.SIGTERM, signal.SIGTERM]
+        with StopRequest().listening():
+            pass
+        assert len(received) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_a_step_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "PATIENCE_S", 0.05)
     with StopRequest().listening():
