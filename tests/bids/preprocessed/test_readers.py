@@ -74,6 +74,16 @@ def test_names_of_older_versions_of_qsiprep(tmp_path, scan):
     assert taken.confounds is not None
 
 
+@pytest.mark.parametrize("as_bids_dir", [True, False])
+def test_a_qsiprep_dataset_without_a_description_is_known_by_its_names(
+    tmp_path, scan, as_bids_dir
+):
+    write_qsiprep(tmp_path / "out", scan)
+    (tmp_path / "out" / "dataset_description.json").unlink()
+    taken = only_run(tmp_path / "out", *([] if as_bids_dir else [str(tmp_path / "out")]))
+    assert str(taken.preprocessed.dataset) == "QSIPrep"
+
+
 @pytest.mark.parametrize("named", ["", "hcp="])
 def test_an_hcp_tree(tmp_path, scan, named):
     series = write_hcp(tmp_path / "hcp", scan, name="100307")
