@@ -95,6 +95,13 @@ def test_an_hcp_tree(tmp_path, scan, named):
     assert run.preprocessed.eddy_base.name == "eddy_unwarped_images"
 
 
+def test_what_is_not_used_of_hcp_is_noted(tmp_path, scan):
+    series = write_hcp(tmp_path, scan)
+    assert only_run(tmp_path).notes == ()
+    (series.parent / "grad_dev.nii.gz").touch()
+    assert "gradient nonlinearity) is not used" in only_run(tmp_path).notes[0]
+
+
 def test_an_hcp_lifespan_session(tmp_path, scan):
     write_hcp(tmp_path, scan, name="HCA6002236_V1_MR")
     assert only_run(tmp_path).name == "sub-HCA6002236_ses-V1"
