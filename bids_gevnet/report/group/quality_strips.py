@@ -19,7 +19,7 @@ from bids_gevnet.report.measures import usual_range
 NARROW, WIDE, HEIGHT = 300, 620, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 6, 8, 20
 _TICK_LETTERS = 6
-_SQUEEZED = Markup(f' textLength="{_LEFT - 6}" lengthAdjust="spacingAndGlyphs"')
+_SQUEEZED = Markup(' textLength="{}" lengthAdjust="spacingAndGlyphs"').format(_LEFT - 6)
 """For numbers with more letters than there is room for, where all scans are nearly alike."""
 _MOST_NAMED = 6
 _LONGEST_NAME = 18
