@@ -42,7 +42,8 @@ def read_participants(dataset_dir: Path) -> pd.DataFrame:
         raise InputError(
             expected="participants.tsv at the top of the dataset",
             found=f"none in {dataset_dir}",
-            remedy="add one with the columns participant_id and diagnosis",
+            remedy="add one with the columns participant_id and diagnosis; where BIDS_DIR holds "
+            "derivatives, give the raw dataset that has one instead",
         ) from None
     except (UnicodeDecodeError, ValueError, csv.Error) as error:
         raise InputError(

@@ -98,6 +98,10 @@ def check_steps(
     """Find those for whom a step that was asked for cannot work."""
     from bids_gevnet.workflows.tools import choose_tools
 
+    if settings.template is not None:
+        from bids_gevnet.interfaces.template_grid import load_template
+
+        load_template(settings.template)  # reports a file that cannot be read
     tools = choose_tools(settings)  # reports a program that was asked for and is missing
     checked = []
     for participant in participants:

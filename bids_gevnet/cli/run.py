@@ -173,6 +173,9 @@ def _refuse_corrections(settings: PreprocessingSettings) -> None:
     wanted = {
         f"--correction {settings.correction}": settings.correction not in {"auto", "none"},
         f"--denoise {settings.denoise}": settings.denoise not in {"auto", "none"},
+        "--unring on": settings.unring == "on",
+        "--bias-correct on": settings.bias_correct == "on",
+        "--use-syn-sdc": settings.use_syn_sdc,
     }
     for option, is_wanted in wanted.items():
         if is_wanted:

@@ -41,29 +41,48 @@ def describe_unringing(run: CleaningFacts) -> str:
 
 
 def cleaning_sentences(
-    scans: Sequence[ScanFacts], share: Callable[[int, int], str]
+    scans: Sequence[ScanFacts], share: Callable[[int, int, str], str]
 ) -> Iterable[str]:
-    """Write the sentences of the methods text.
+    """Write the sentences of the methods text: what was done, and why something was not.
 
     Parameters
     ----------
     scans : sequence of ScanFacts
     share : callable
-        Says how many of all, where it is not all.
+        Says how many of all there are of something, where it is not all.
     """
     runs = [run for scan in scans for run in scan.cleaning]
+
+    def of_runs(count: int) -> str:
+        return share(count, len(runs), "runs")
+
+    def of_scans(count: int) -> str:
+        return share(count, len(scans), "scans")
+
     methods = Counter(run.denoising for run in runs)
     for method, sentence in _SENTENCES.items():
         if methods[method]:
-            yield sentence.format(share=share(methods[method], len(runs)))
+            yield sentence.format(share=of_runs(methods[method]))
+    left = [run.denoising_reason for run in runs if run.denoising == "none"]
+    yield from _left_out("Noise was not removed", left, of_runs)
     if count := sum(run.unringing is True for run in runs):
         yield (
             "Gibbs ringing was removed by local subvoxel shifts [@unring] with DIPY [@dipy]"
-            f"{share(count, len(runs))}."
+            f"{of_runs(count)}."
         )
+    left = [run.unringing_reason for run in runs if run.unringing is False]
+    yield from _left_out("Gibbs ringing was not removed", left, of_runs)
     if count := sum(scan.bias.corrected is True for scan in scans):
-        where = "" if count == len(scans) else f" ({count} of {len(scans)} scans)"
         yield (
             "The bias field was estimated from the mean corrected b0 with N4 [@nfour] of ANTs "
-            f"[@antsx], and all volumes were divided by it{where}."
+            f"[@antsx], and all volumes were divided by it{of_scans(count)}."
         )
+    left = [scan.bias.reason for scan in scans if scan.bias.corrected is False]
+    yield from _left_out("The bias field was not corrected", left, of_scans)
+
+
+def _left_out(sentence: str, reasons: Sequence[str], share: Callable[[int], str]) -> Iterable[str]:
+    """Say what was left out, once for each reason; an option that asked for it is none."""
+    for reason, count in Counter(reasons).items():
+        why = f": {reason}" if reason and not reason.startswith("--") else ""
+        yield f"{sentence}{share(count)}{why}."

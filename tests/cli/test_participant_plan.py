@@ -69,6 +69,7 @@ REFUSED = {
     ),
     "no such participants file": (("--participants-file", "nowhere.tsv"), "a readable text file"),
     "no such model": (("--model", "nowhere"), "nowhere; found no model.json there"),
+    "no such template": (("--template", "nowhere.nii.gz"), "a NIfTI image for --template"),
     "an unknown network": (("--network", "ckn9"), "ckn9"),
     "no such dataset": (("{top}/nowhere", "{top}/out"), "check that it is mounted"),
     "a participant's folder for the dataset": (

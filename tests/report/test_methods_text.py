@@ -9,6 +9,8 @@ import pytest
 
 from bids_gevnet.facts import (
     AcquisitionFacts,
+    BiasFacts,
+    CleaningFacts,
     CorrectionFacts,
     MaskFacts,
     PredictionFacts,
@@ -54,6 +56,21 @@ def test_pipelines_are_counted_and_cited():
     assert "by QSIPrep 1.0.1 (2 of 3 scans), from which were taken: the brain mask." in told
     assert "10.1038/s41592-021-01185-5" in text
     assert "preprocessed by" not in methods_text([SCAN])
+
+
+def test_what_cleaning_left_out_is_said_with_its_reason():
+    few = CleaningFacts(denoising="none", denoising_reason="7 volumes are too few", unringing=True)
+    asked = CleaningFacts(
+        denoising="none", denoising_reason="--denoise none", unringing=False,
+        unringing_reason="--unring none",
+    )  # fmt: skip
+    bias = BiasFacts(corrected=False, reason="one field divides all volumes")
+    text = methods_text([ScanFacts(cleaning=(few, asked)), ScanFacts(bias=bias)])
+    assert "Noise was not removed (1 of 2 runs): 7 volumes are too few. " in text
+    assert "Noise was not removed (1 of 2 runs). " in text
+    assert "Gibbs ringing was not removed (1 of 2 runs). " in text
+    assert "field was not corrected (1 of 2 scans): one field divides all volumes." in text
+    assert "--denoise" not in text
 
 
 PARTIAL = (

@@ -42,7 +42,7 @@ def find_sources(bids_dir: Path, options: Sequence[str]) -> tuple[DerivativeData
 
 
 def is_derivative(folder: Path) -> bool:
-    """Tell a dataset of derivatives by what it says of itself, a bare tree by its files."""
+    """Tell a dataset of derivatives by what it says of itself, or else by its files."""
     if (folder / _DESCRIPTION).is_file():
         description = read_json(folder / _DESCRIPTION)
         stated = description.get("DatasetType")
@@ -50,8 +50,7 @@ def is_derivative(folder: Path) -> bool:
         return stated == "derivative" or (
             stated is None and _generator(description)[0].casefold() in READERS
         )
-    trees = (HCP, UK_BIOBANK, READERS["fsl_eddy"])
-    return folder.is_dir() and any(reader.recognises(folder) for reader in trees)
+    return folder.is_dir() and any(reader.recognises(folder) for reader in READERS.values())
 
 
 def _describe(folder: Path, name: str) -> DerivativeDataset:

@@ -12,6 +12,7 @@ from bids_gevnet.bids.preprocessed.files import as_label, first_file, require_fi
 from bids_gevnet.bids.preprocessed.record import DerivativeDataset, Finding, PreprocessedScan
 
 _INCOMPLETE = "complete the download of this participant, or leave it out"
+_NONLINEARITY = "grad_dev.nii.gz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,11 @@ class Tree:
         if bvec.name in self.other_bvecs:
             notes.append(
                 f"{bvec.name} holds the scanner's directions, without the rotation of the head"
+            )
+        if (series / _NONLINEARITY).is_file():
+            notes.append(
+                f"{_NONLINEARITY} (gradient nonlinearity) is not used: b-values and directions "
+                "are taken to be the same everywhere"
             )
         eddy = (series / base for base in self.eddy_bases)
         return PreprocessedScan(

@@ -6,10 +6,12 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from bids_gevnet.report.figures.drawing import FOREGROUND, SOFT, count_volumes, figure, to_svg
+from bids_gevnet.report.figures.drawing import SOFT, count_volumes, figure, to_svg
 
 _LEAST_LIMIT = 6.0
 _HIGHEST_LIMIT = 20.0
+_MARK = "black"
+"""Not a colour of the page's theme: the ground of the matrix is white in all of them."""
 
 
 def draw_outlier_matrix(
@@ -33,7 +35,7 @@ def draw_outlier_matrix(
             interpolation="none",
         )  # fmt: skip
         volume, number = np.nonzero(replaced)
-        ax.plot(volume, number, "s", ms=5, mfc="none", mew=1.3, color=FOREGROUND)
+        ax.plot(volume, number, "s", ms=5, mfc="none", mew=1.3, color=_MARK)
         ax.grid(visible=False)
         ax.set_xlabel("Volume")
         count_volumes(ax)

@@ -18,6 +18,9 @@ from bids_gevnet.report.measures import usual_range
 
 NARROW, WIDE, HEIGHT = 300, 620, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 6, 8, 20
+_TICK_LETTERS = 6
+_SQUEEZED = Markup(' textLength="{}" lengthAdjust="spacingAndGlyphs"').format(_LEFT - 6)
+"""For numbers with more letters than there is room for, where all scans are nearly alike."""
 _MOST_NAMED = 6
 _LONGEST_NAME = 18
 _LINE = 10.0
@@ -175,7 +178,9 @@ def _axes(
         right = f"{_LEFT + column * len(sites):.0f}"
         lines.append(
             Markup('<line x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, right, y, y)
-            + Markup('<text x="{}" y="{}" class="tick">{:g}</text>').format(_LEFT - 5, y, tick)
+            + Markup('<text x="{}" y="{}" class="tick"{}>{:g}</text>').format(
+                _LEFT - 5, y, _SQUEEZED if len(f"{tick:g}") > _TICK_LETTERS else "", tick
+            )
         )
     for number, site in enumerate(sites):
         x = f"{_LEFT + column * (number + 0.5):.1f}"

@@ -65,13 +65,43 @@ def test_a_qsiprep_dataset_is_known_by_its_description(tmp_path, scan):
 
 
 def test_names_of_older_versions_of_qsiprep(tmp_path, scan):
+    """As 0.21 wrote them: T1w for ACPC, confounds without desc, quality as CSV."""
     write_qsiprep(tmp_path / "out", scan)
     for path in sorted((tmp_path / "out").rglob("*ACPC*")):
         path.rename(path.with_name(path.name.replace("ACPC", "T1w")))
+    folder = tmp_path / "out/sub-001/dwi"
+    (folder / "sub-001_desc-confounds_timeseries.tsv").rename(folder / "sub-001_confounds.tsv")
+    quality = folder / "sub-001_space-T1w_desc-image_qc.tsv"
+    commas = quality.read_text().replace("\t", ",")
+    (folder / "sub-001_desc-ImageQC_dwi.csv").write_text(commas)
+    quality.unlink()
+    t1w = tmp_path / "out/sub-001/anat/sub-001_desc-preproc_T1w.nii.gz"
+    write_mask(t1w, scan.image)
     taken = only_run(tmp_path / "out").preprocessed
     assert taken.template == "MNI152NLin2009cAsym"
     assert taken.mask.name == "sub-001_space-T1w_desc-brain_mask.nii.gz"
-    assert taken.confounds is not None
+    assert taken.confounds.name == "sub-001_confounds.tsv"
+    assert taken.quality["t1_neighbor_corr"] == 0.79
+    assert taken.t1w == t1w
+
+
+def test_the_anatomy_in_acpc_is_taken_and_not_that_in_mni(tmp_path, scan):
+    write_qsiprep(tmp_path / "out", scan)
+    for space in ("ACPC", "MNI152NLin2009cAsym"):
+        anatomy = f"sub-001/anat/sub-001_space-{space}_desc-preproc_T1w.nii.gz"
+        write_mask(tmp_path / "out" / anatomy, scan.image)
+    taken = only_run(tmp_path / "out").preprocessed
+    assert taken.t1w.name == "sub-001_space-ACPC_desc-preproc_T1w.nii.gz"
+
+
+@pytest.mark.parametrize("as_bids_dir", [True, False])
+def test_a_qsiprep_dataset_without_a_description_is_known_by_its_names(
+    tmp_path, scan, as_bids_dir
+):
+    write_qsiprep(tmp_path / "out", scan)
+    (tmp_path / "out" / "dataset_description.json").unlink()
+    taken = only_run(tmp_path / "out", *([] if as_bids_dir else [str(tmp_path / "out")]))
+    assert str(taken.preprocessed.dataset) == "QSIPrep"
 
 
 @pytest.mark.parametrize("named", ["", "hcp="])
@@ -83,6 +113,13 @@ def test_an_hcp_tree(tmp_path, scan, named):
     assert run.mask.name == "nodif_brain_mask.nii.gz"
     assert run.preprocessed.bvec_axes == "fsl"
     assert run.preprocessed.eddy_base.name == "eddy_unwarped_images"
+
+
+def test_what_is_not_used_of_hcp_is_noted(tmp_path, scan):
+    series = write_hcp(tmp_path, scan)
+    assert only_run(tmp_path).notes == ()
+    (series.parent / "grad_dev.nii.gz").touch()
+    assert "gradient nonlinearity) is not used" in only_run(tmp_path).notes[0]
 
 
 def test_an_hcp_lifespan_session(tmp_path, scan):
