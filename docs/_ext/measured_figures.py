@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from statistics import fmean
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -111,7 +111,7 @@ def draw_harmonisation() -> Any:
 
 
 def effects() -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
-    """Kind of effect and people, balanced accuracy with its interval of the network and the best other."""
+    """Effect and people, balanced accuracy with interval of the network and of the best other."""
     page = (_RESULTS / "effects.md").read_text(encoding="utf-8")
     score = r"([\d.]+) \(([\d.]+) to ([\d.]+)\)"
     rows = re.findall(rf"^\| (\w+) \| (\d+) \| {score} \| [^|]+: {score} \|", page, re.MULTILINE)
