@@ -13,7 +13,7 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 def offered(line: str, folder: Path) -> list[str]:
     """Complete a command line by its console script's function."""
-    module, function = PROJECT["scripts"][line.split()[0]].split(":")
+    module, function = PROJECT["scripts"][line.split(maxsplit=1)[0]].split(":")
     answer = folder / "answer"
     environment = os.environ | {
         "_ARGCOMPLETE": "1",
