@@ -81,6 +81,10 @@ docs: $(WITH_DOCS)  ## Build the documentation into docs/_build
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
+.PHONY: image
+image:  ## Build the container image
+	docker build -t bids_gevnet -t bids_gevnet:$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml) .
+
 # Each really builds and runs; where a machine cannot, they say "skipped: why" and fail with 77.
 .PHONY: check-container
 check-container:  ## Build the image and run it

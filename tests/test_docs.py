@@ -98,6 +98,10 @@ def test_measured_pictures_read_whole_tables_of_the_benchmarks():
     assert len(measured.displacements()) >= 9
     assert all(after < before for _, before, after in measured.displacements())
     assert [degree for degree, *_ in measured.site_differences()] == ["0", "2", "4", "6"]
+    errors = measured.errors_of_fa()
+    assert errors["", "mppca", "no"] < errors["", "none", "no"]
+    assert {ringing for ringing, *_ in errors} == {"", "with ringing"}
+    assert {"crossing", "none"} <= {kind.split(",")[0] for kind, *_ in measured.effects()}
     reached = {name: value for name, value, *_ in measured.held_out_accuracies()}
     assert len(scan_networks()) <= len(reached)
     assert "CKN2 + GEVNet" in reached

@@ -1,11 +1,14 @@
 """Files around the code agree with pyproject.toml, the one source of the version."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+
+from bids_gevnet.cli.docker import DEFAULT_IMAGE
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -22,6 +25,13 @@ def test_the_version_is_the_same_everywhere():
     assert re.search(r"^ARG VERSION=(.*)$", text_of("Dockerfile"), re.MULTILINE)[1] == version
     newest = re.search(r"^## (\S+)", text_of("CHANGELOG.md"), re.MULTILINE)
     assert newest[1] == version
+
+
+def test_the_image_that_is_built_is_the_one_that_the_wrapper_runs():
+    shown = subprocess.run(
+        ["make", "-C", ROOT, "--dry-run", "image"], capture_output=True, text=True, check=True
+    ).stdout
+    assert DEFAULT_IMAGE in shown.split()
 
 
 def test_hooks_use_the_ruff_that_is_tested():

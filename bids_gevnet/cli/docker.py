@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from bids_gevnet.cli.completion import complete
 from bids_gevnet.cli.parser import build_parser, parse_request
 from bids_gevnet.errors import BidsGevnetError, InputError, explain_disk_error
 from bids_gevnet.settings import absolute_path
@@ -30,7 +31,9 @@ belongs to you. All other options are those of bids_gevnet (see bids_gevnet --he
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Replace this process by the container; return an exit code where that is not to be."""
-    options, arguments = build_wrapper_parser().parse_known_args(argv)
+    parser = build_wrapper_parser()
+    complete(build_parser(), parser)
+    options, arguments = parser.parse_known_args(argv)
     try:
         command = container_command(
             arguments, image=options.image, engine=options.engine, gpus=options.gpus

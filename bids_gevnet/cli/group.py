@@ -279,6 +279,9 @@ def summary(output_dir: Path) -> str:
         lines += _wrapped("", printable(text))
     for text in metrics["warnings"]:
         lines += _wrapped("warning: ", printable(text))
+    for trained in metrics.get("training", ()):
+        folder = output_dir / trained["model"]
+        lines.append(f"Trained on everybody, for --model: {folder}")
     lines.append(f"Predictions of people not trained on: {output_dir / 'group_predictions.tsv'}")
     lines.append(f"All figures: {output_dir / 'group_metrics.json'}")
     lines.append("Research use only; not for diagnosis.")

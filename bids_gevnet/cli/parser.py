@@ -7,11 +7,11 @@ file of `--config-file` can fill it, and `bids_gevnet.settings` the rest.
 import argparse
 import dataclasses
 import difflib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
+from bids_gevnet.cli.completion import complete
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.nn.registry import ALL, find_network, scan_networks
@@ -80,10 +80,7 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
     """Parse a command line; argparse itself exits with 2 where it cannot."""
     here = Path.cwd()
     parser = build_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next
-        import argcomplete
-
-        argcomplete.autocomplete(parser)
+    complete(parser)
     values: dict[str, Any] = {
         name: absolute_path(value, start=here) if isinstance(value, Path) else value
         for name, value in vars(parser.parse_args(argv)).items()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bids_gevnet.cli.completion import complete
 from bids_gevnet.errors import BidsGevnetError
 from bids_gevnet.phantom.settings import PhantomSettings
 from bids_gevnet.versions import __version__
@@ -53,7 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    options = build_parser().parse_args(argv)
+    parser = build_parser()
+    complete(parser)
+    options = parser.parse_args(argv)
     try:
         settings = settings_from_options(options)
         _write(options.out, settings, overwrite=options.overwrite, threads=options.nprocs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -16,13 +17,45 @@ def write_measured_figures(folder: Path) -> None:
     """Draw every figure into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in (
+        ("cleaning.png", draw_cleaning),
         ("correction.png", draw_correction),
+        ("effects.png", draw_effects),
         ("harmonisation.png", draw_harmonisation),
         ("learning.png", draw_learning),
     ):
         figure = draw()
         figure.savefig(folder / name, dpi=130, facecolor="white")
         plt.close(figure)
+
+
+def errors_of_fa() -> dict[tuple[str, str, str], float]:
+    """RMS error of FA on phantoms, by ringing, denoising and unringing: means over seeds."""
+    page = (_RESULTS / "cleaning.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| seed \d+, phantom( with ringing)? \| (\w+) \| (\w+) \| ([\d.]+) \|",
+        page,
+        re.MULTILINE,
+    )
+    by_kind: dict[tuple[str, str, str], list[float]] = {}
+    for ringing, denoising, unringing, error in rows:
+        by_kind.setdefault((ringing.strip(), denoising, unringing), []).append(float(error))
+    return {kind: fmean(errors) for kind, errors in by_kind.items()}
+
+
+def draw_cleaning() -> Any:
+    """Draw the error of FA by what was done against noise and ringing."""
+    titles = {"none": "nothing", "mppca": "MP-PCA", "patch2self": "Patch2Self"}
+    errors = sorted(errors_of_fa().items(), key=lambda entry: entry[0][0])
+    labels, values, colours = [], [], []
+    for (ringing, denoising, unringing), error in errors:
+        done = titles[denoising] + (", then unringing" if unringing == "yes" else "")
+        labels.append(f"{done.replace('nothing, then ', '')} ({ringing or 'without ringing'})")
+        values.append(error)
+        colours.append(_BEFORE if done == "nothing" else _AFTER)
+    figure, axis = plt.subplots(figsize=(7, 2.9), layout="constrained")
+    axis.barh(labels[::-1], values[::-1], color=colours[::-1])
+    axis.set(xlabel="error of FA in phantoms (RMS)")
+    return figure
 
 
 def displacements() -> list[tuple[str, float, float]]:
@@ -53,7 +86,7 @@ def draw_correction() -> Any:
     axis.set_yticks(list(rows), [c[0] for c in cases])
     axis.set(xscale="log", xlabel="displacement in the brain, mm (RMS)")
     axis.set_xticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
-    axis.legend(fontsize=8)
+    figure.legend(fontsize=8, ncols=3, loc="outside upper center", frameon=False)
     return figure
 
 
@@ -74,6 +107,36 @@ def draw_harmonisation() -> Any:
     axis.set_xticks(range(len(rows)), [f"degree {row[0]}" for row in rows])
     axis.set(ylabel="|log RISH| between sites")
     axis.legend()
+    return figure
+
+
+def effects() -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
+    """Effect and people, balanced accuracy with interval of the network and of the best other."""
+    page = (_RESULTS / "effects.md").read_text(encoding="utf-8")
+    score = r"([\d.]+) \(([\d.]+) to ([\d.]+)\)"
+    rows = re.findall(rf"^\| (\w+) \| (\d+) \| {score} \| [^|]+: {score} \|", page, re.MULTILINE)
+    return [
+        (f"{kind}, {people} a group", tuple(map(float, v[:3])), tuple(map(float, v[3:])))
+        for kind, people, *v in rows
+    ]
+
+
+def draw_effects() -> Any:
+    """Draw the network beside the best simple model, by kind of effect."""
+    rows = effects()[::-1]
+    figure, axis = plt.subplots(figsize=(7, 2.9), layout="constrained")
+    for offset, column, colour, label in (
+        (0.13, 1, _AFTER, "CKN2 + GEVNet"),
+        (-0.13, 2, "0.45", "best simple model"),
+    ):
+        for place, row in enumerate(rows):
+            value, low, high = row[column]
+            axis.plot([low, high], [place + offset] * 2, color=colour)
+            axis.scatter(value, place + offset, color=colour, label="" if place else label)
+    axis.axvline(0.5, color="0.7", linestyle=":")
+    axis.set_yticks(range(len(rows)), [row[0] for row in rows])
+    axis.set(xlabel="balanced accuracy in people not trained on (95 %)", xlim=(0.2, 1.02))
+    figure.legend(fontsize=8, ncols=2, loc="outside upper center", frameon=False)
     return figure
 
 

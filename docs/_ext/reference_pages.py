@@ -157,7 +157,8 @@ def _term(action: argparse.Action) -> str:
     if action.choices is not None:
         return f"{names} `{{{','.join(map(str, action.choices))}}}`"
     metavar = action.metavar
-    return f"{names} `{metavar}`" if isinstance(metavar, str) else names
+    repeated = " ..." if action.nargs in ("+", "*") else ""
+    return f"{names} `{metavar}{repeated}`" if isinstance(metavar, str) else names
 
 
 def facts_page() -> str:

@@ -6,6 +6,8 @@ For somebody who wants to know what each stage of the participant level did to a
 one, run the app on it, and look at what lies in the output folder.
 """
 
+import textwrap
+
 import matplotlib.pyplot as plt
 import nibabel as nib
 import numpy as np
@@ -29,6 +31,13 @@ run("bids_gevnet one derivatives participant --dry-run --skip-bids-validation")
 # -------
 # One line per finished stage. Give the same command again and nothing is repeated.
 run("bids_gevnet one derivatives participant --output-resolution 6 --skip-bids-validation")
+
+# %%
+# What each stage did
+# -------------------
+# Beside the reports lies a text for the methods section of a paper, about what really ran.
+text = (scratch() / "derivatives" / "CITATION.md").read_text(encoding="utf-8")
+print("\n".join(textwrap.fill(line, 88) for line in text.split("## References")[0].splitlines()))
 
 # %%
 # Correction

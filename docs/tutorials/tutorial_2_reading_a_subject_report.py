@@ -6,6 +6,7 @@ For somebody with ``sub-001.html`` open and five minutes. The report below is re
 when this page was built.
 """
 
+# sphinx_gallery_thumbnail_path = "_static/subject_report.png"
 from tutorial_tools import Report, study
 
 # %%

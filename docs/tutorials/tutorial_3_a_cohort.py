@@ -6,6 +6,7 @@ For somebody with two groups and a question. Twelve simulated people of two grou
 scanners stand in for yours.
 """
 
+# sphinx_gallery_thumbnail_path = "_static/group_report.png"
 import pandas as pd
 from tutorial_tools import TRAINING, Report, run, scratch, study
 

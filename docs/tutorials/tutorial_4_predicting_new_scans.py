@@ -5,6 +5,7 @@ Predicting new scans
 For somebody with a trained model and a scan it has not seen.
 """
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from tutorial_tools import PREPROCESSING, run, scratch, study
 
@@ -35,6 +36,12 @@ run(f"bids_gevnet new predicted participant {PREPROCESSING} --model out/models/A
 rows = pd.read_csv(table, sep="\t")
 print(rows[["task", "label", "probability"]].to_string(index=False))
 print("warnings:", *rows["warnings"].dropna().unique(), sep="\n  ")
+
+figure, axis = plt.subplots(figsize=(5, 1.6), layout="constrained")
+axis.barh(rows["label"], rows["probability"])
+axis.axvline(0.5, color="0.5", linestyle=":")
+axis.set(xlim=(0, 1), xlabel="probability")
+plt.show()
 
 # %%
 # Probabilities are calibrated on held-out people. The column of warnings says why a prediction

@@ -8,6 +8,8 @@ Correcting a scan twice harms it, so what was done is taken as it is.
 
 import json
 
+import matplotlib.pyplot as plt
+import nibabel as nib
 from tutorial_tools import lay_out_as_qsiprep, run, scratch, show_tree
 
 # %%
@@ -38,6 +40,21 @@ run(
     "bids_gevnet raw from_qsiprep participant --derivatives qsiprep=qsiprep "
     "--output-resolution 12 --skip-bids-validation"
 )
+
+# %%
+# The result
+# ----------
+# The same files as from raw scans. On the left the b0 in template space, on the right one
+# direction of the sphere.
+folder = scratch() / "from_qsiprep" / "sub-001" / "dwi"
+series = nib.load(next(folder.glob("*space-MNI*_desc-preproc_dwi.nii.gz")))
+samples = nib.load(next(folder.glob("*_desc-healpix_dwi.nii.gz")))
+figure, axes = plt.subplots(1, 2, figsize=(6, 3.4), layout="constrained")
+for axis, image, volume in ((axes[0], series, 0), (axes[1], samples, 1)):
+    middle = image.shape[2] // 2
+    axis.imshow(image.dataobj[:, :, middle, volume].T, origin="lower", cmap="gray")
+    axis.axis("off")
+plt.show()
 
 # %%
 # What was taken from where

@@ -64,6 +64,11 @@ def test_network_baselines_and_sites_with_intervals(say, content):
     )
 
 
+def test_the_model_for_new_scans_is_named_with_its_folder(say, content, tmp_path):
+    text, _ = say(content | {"training": [{"task": "t", "model": "models/t/final"}]})
+    assert f"\nTrained on everybody, for --model: {tmp_path}/models/t/final\n" in text
+
+
 def test_why_no_site_was_left_out(say, content):
     content["leave_site_out"] = [{"task": "t", "site": "A", "run": False, "reason": "too few"}]
     assert "No site was left out: A: too few" in say(content)[0]

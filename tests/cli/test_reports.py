@@ -127,7 +127,7 @@ def test_the_demo_ends_with_the_answer_and_three_things_to_look_at(study, tmp_pa
     capsys.readouterr()
     assert tell_results(out) == 0
     said = capsys.readouterr().out
-    assert said.startswith("Planted  In one group fibres cross at 40 instead of 80 degrees")
+    assert said.startswith("Planted  In one group fibres cross at 50 instead of 80 degrees")
     assert f"\nFound    {headline['sentence']}\n" in said
     printed = [line.strip() for line in said.splitlines()]
     places = [line for line in printed if line.startswith(str(out))]
