@@ -14,8 +14,9 @@ from pathlib import Path
 
 from nipype.pipeline import engine as pe
 
+from bids_gevnet.interfaces.cohort import StoreScan
+from bids_gevnet.interfaces.evaluation import EvaluatePredictions, ScoreCohort
 from bids_gevnet.interfaces.report import BuildGroupReport
-from bids_gevnet.interfaces.study import EvaluatePredictions, ScoreCohort, StoreScan
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.learn.cohort.members import Cohort, cohort_to_json
 from bids_gevnet.learn.models.files import WEIGHTS

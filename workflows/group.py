@@ -19,20 +19,16 @@ from nipype.interfaces import utility as niu
 from nipype.pipeline import engine as pe
 
 from bids_gevnet.errors import InputError
-from bids_gevnet.interfaces.report import BuildGroupReport
-from bids_gevnet.interfaces.study import (
+from bids_gevnet.interfaces.cohort import ReadCohort, SplitCohort, StoreScan
+from bids_gevnet.interfaces.evaluation import (
     CollectPredictions,
     EvaluatePredictions,
-    FitHarmonisation,
     MapSaliency,
-    ReadCohort,
     RefitHarmonisation,
-    SplitCohort,
-    StoreScan,
-    TestModel,
-    TrainModel,
     WriteModelCards,
 )
+from bids_gevnet.interfaces.models import FitHarmonisation, TestModel, TrainModel
+from bids_gevnet.interfaces.report import BuildGroupReport
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.learn.cohort.members import Cohort
 from bids_gevnet.learn.evaluate.regions import names_file

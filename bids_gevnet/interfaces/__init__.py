@@ -7,5 +7,7 @@ In the order in which a scan meets them:
    `fsl` (`fsl_programs` runs their programs);
 3. `masking`, `runs` (the runs of a scan joined), `template_grid`, `template`, `resampling`;
 4. `sphere`, `quality`, `prediction`;
-5. `derivatives` and `report` write what is left of a scan; `learning` is the group level.
+5. `derivatives` and `report` write what is left of a scan.
+
+The group level: `cohort`, `models`, `evaluation`, with `study_files` between them, and `report`.
 """
