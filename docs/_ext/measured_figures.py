@@ -124,7 +124,7 @@ def effects() -> list[tuple[str, tuple[float, ...], tuple[float, ...]]]:
 def draw_effects() -> Any:
     """Draw the network beside the best simple model, by kind of effect."""
     rows = effects()[::-1]
-    figure, axis = plt.subplots(figsize=(7, 2.9), layout="constrained")
+    figure, axis = plt.subplots(figsize=(7, 0.8 + 0.36 * len(rows)), layout="constrained")
     for offset, column, colour, label in (
         (0.13, 1, _AFTER, "CKN2 + GEVNet"),
         (-0.13, 2, "0.45", "best simple model"),
