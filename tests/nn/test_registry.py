@@ -88,7 +88,9 @@ def test_the_command_line_lists_an_installed_network(tmp_path: Path):
         )
 
     assert f"ckn2+gevnet, {NAME}, or all" in " ".join(run("--help").stdout.split())
-    wrong = run(str(tmp_path), str(tmp_path / "out"), "group", "--network", "mean-singal")
+    (tmp_path / "data").mkdir()
+    folders = (str(tmp_path / "data"), str(tmp_path / "out"))
+    wrong = run(*folders, "group", "--network", "mean-singal")
     assert wrong.returncode == 2
     assert f"did you mean '{NAME}'" in wrong.stderr
 
