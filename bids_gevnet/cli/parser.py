@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
@@ -137,19 +138,22 @@ def _with_template_file(settings: Settings) -> Settings:
     return dataclasses.replace(settings, preprocessing=preprocessing)
 
 
+_CHOICE = re.compile(r"invalid choice: '(.+?)' \(choose from (.+)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that knows what a mistyped option was probably meant to be."""
 
     def error(self, message: str) -> NoReturn:
-        """Add the nearest option to argparse's sentence, and exit with 2."""
+        """Add the nearest option or choice to argparse's sentence, and exit with 2."""
         known = [text for action in self._actions for text in action.option_strings]
-        hints = [
-            f"did you mean {near[0]}?"
-            for word in message.split()
-            if word.startswith("--")
-            and word.split("=")[0] not in known
-            and (near := difflib.get_close_matches(word.split("=")[0], known, n=1))
-        ]
+        options = (word.split("=")[0].rstrip(":,") for word in message.split())
+        slips = [(word, known) for word in options if word.startswith("--") and word not in known]
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            slips.append((choice[1], re.findall(r"'(.+?)'", choice[2])))
+        nearest = (difflib.get_close_matches(word, meant, n=1) for word, meant in slips)
+        hints = [f"did you mean {near[0]}?" for near in nearest if near]
         super().error("; ".join([message, *hints]))
 
 
