@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
+from bids_gevnet.bids.reading import read_json
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.nn.registry import ALL, find_network, scan_networks
@@ -234,6 +235,26 @@ def _check_folders(bids_dir: Path, output_dir: Path, work_dir: Path | None) -> N
             expected="a folder for OUTPUT_DIR",
             found=f"the file {output_dir}",
             remedy="give another path",
+        )
+    _refuse_others_output(output_dir)
+
+
+def _refuse_others_output(output_dir: Path) -> None:
+    """Refuse a folder whose description, which is written again, says that it is somebody's."""
+    path = output_dir / "dataset_description.json"
+    if not path.exists():
+        return
+    makers = read_json(path).get("GeneratedBy")
+    names = [
+        str(maker.get("Name"))
+        for maker in (makers if isinstance(makers, list) else [])
+        if isinstance(maker, dict)
+    ]
+    if "bids_gevnet" not in names:
+        raise InputError(
+            expected="an OUTPUT_DIR that is new, or that this app has written",
+            found=f"a dataset of {', '.join(names) or 'somebody else'} in {output_dir}",
+            remedy="give a folder of its own",
         )
 
 

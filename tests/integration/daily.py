@@ -5,6 +5,7 @@ how it ended.
 """
 
 import atexit
+import json
 import os
 import shutil
 import signal
@@ -115,6 +116,21 @@ def replaced_scan(place: Place) -> Ended:
     nib.save(nib.Nifti1Image(turned, loaded.affine, loaded.header), plain)
     assert plain.stat().st_size == size
     return place.participant()
+
+
+def output_of_others(content: dict[str, object]) -> Callable[[Place], Ended]:
+    """Give a folder for OUTPUT_DIR in which somebody else's dataset is."""
+
+    def run(place: Place) -> Ended:
+        place.out.mkdir()
+        (place.out / "dataset_description.json").write_text(json.dumps(content))
+        (place.out / "README.md").write_text("Mine.")
+        before = tree(place.out)
+        ended = place.participant()
+        assert tree(place.out) == before
+        return ended
+
+    return run
 
 
 def lock_of_a_dead_run(place: Place) -> Ended:
@@ -248,6 +264,12 @@ DAILY = {
         copied_output, 0, ["sub-001: finished before, nothing to do"], ALL_OF_IT, slow=True),
     "a scan was replaced by another of the same size": Fault("participant", replaced_scan, 0,
         ["its input has changed since it was made"], ALL_OF_IT, slow=True),
+    "OUTPUT_DIR is that of another pipeline": Fault("participant",
+        output_of_others({"Name": "fMRIPrep", "GeneratedBy": [{"Name": "fMRIPrep"}]}), 2,
+        ["a dataset of fMRIPrep in", "give a folder of its own"], "nothing"),
+    "OUTPUT_DIR is another raw dataset": Fault("participant",
+        output_of_others({"Name": "Raw", "BIDSVersion": "1.10.0"}), 2,
+        ["a dataset of somebody else in", "give a folder of its own"], "nothing"),
     "a lock file of a run that died on another host": Fault("participant", lock_of_a_dead_run, 0,
         ["1 of 1 participants done"], ALL_OF_IT, slow=True),
     "bytes inside a compressed image are wrong": Fault("participant", damaged_inside, 1,
