@@ -19,6 +19,9 @@ from pathlib import Path
 import numpy as np
 from integration.faults import Ended, Fault, Place, make_place, put_a_head_in
 
+from bids_gevnet.cli.locks import locked, using
+from bids_gevnet.layout import WorkLayout
+
 ALL_OF_IT = "derivatives, reports, logs"
 TRAINED = "derivatives, models, the group report, logs"
 AGAIN = "missing or changed since it was made, so it is made again"
@@ -140,6 +143,13 @@ def lock_of_a_dead_run(place: Place) -> Ended:
 
 
 # Participant level: runs
+
+
+def shared_work_directory(place: Place) -> Ended:
+    """Let a run on a participant of the same label, of another dataset, use the work directory."""
+    work = WorkLayout(place.work)
+    with using(work), locked(work.locks("participant"), ["sub-01"]):
+        return place.participant()
 
 
 def damaged_inside(place: Place) -> Ended:
@@ -286,6 +296,8 @@ DAILY = {
         [STOPPED], "logs", slow=True),
     "--clean-workdir where the user keeps files": Fault("participant",
         with_files_of_the_user("participant"), 0, ["participants done"], ALL_OF_IT, slow=True),
+    "another study uses the work directory": Fault("participant", shared_work_directory, 2,
+        ["no other run on sub-01 in", "another OUTPUT_DIR and --work-dir"], "nothing"),
     "a work directory in which the user keeps a folder cache": Fault("participant",
         folder_of_the_user, 2, ["cache, which it has not made", "give another folder"],
         "nothing"),
