@@ -17,7 +17,7 @@ from torch.distributed.run import main as torchrun
 
 def main() -> int:
     """Run torchrun; return the exit code."""
-    logging.disable(logging.WARNING)  # torchrun's, of every signal it passes on
+    logging.disable(logging.ERROR)  # torchrun's, of every signal and process
     try:
         torchrun()
     except SignalException as stop:
