@@ -112,6 +112,10 @@ class WorkLayout:
         """Name the folder in which Nipype keeps the nodes of a level, after its workflow."""
         return self.root / level
 
+    def locks(self, level: Level) -> Path:
+        """Name the folder of locks: runs on other datasets may share the work directory."""
+        return self.nodes(level) / "locks"
+
     @property
     def caches(self) -> Path:
         """Caches of libraries, because HOME may be read-only or missing."""

@@ -137,6 +137,9 @@ def spelling_cases() -> Iterator[Case]:
         yield Case(section, name, mistyped(words, fragment))
     for words, (setting, _) in test_parser.SPELLINGS.items():
         yield Case(section, words, dry_run(nothing, [f"{setting} = "], *words.split()))
+    yield Case(section, "--notrack", dry_run(nothing, [], "--notrack"))
+    words, sentence = "--participant_label sub-01", "1 of 1 participants"
+    yield Case(section, words, dry_run(nothing, [sentence], *words.split()))
 
 
 def input_cases() -> Iterator[Case]:

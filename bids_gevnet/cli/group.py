@@ -182,7 +182,7 @@ def _run_and_clean(
     stages: Mapping[str, str],
 ) -> int:
     """Run the graph and, where that is asked for and all went well, remove what it left."""
-    with using(request.work) as is_last:
+    with using(request.work) as is_last, locked(request.work.locks("group"), ["group"]):
         code = _run(request, build, titles, stages)
         if code == 0 and request.settings.execution.clean_workdir:
             if is_last():

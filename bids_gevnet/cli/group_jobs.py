@@ -42,7 +42,10 @@ def write_group_jobs(request: Request) -> str:
     )
     from bids_gevnet.workflows.group import init_split_only_wf
 
-    with locked(request.output.locks, ["group"]):
+    with (
+        locked(request.output.locks, ["group"]),
+        locked(request.work.locks("group"), ["group"]),
+    ):
         workflow = init_split_only_wf(study)
         crash_dir = make_crash_dir(request.work)
         configure(workflow, request.settings.execution, crash_dir=crash_dir)

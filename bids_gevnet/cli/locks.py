@@ -1,6 +1,8 @@
 """One run per participant and output, and no work directory removed under another run."""
 
+import errno
 import fcntl
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,6 +10,10 @@ from pathlib import Path
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import WorkLayout
+
+log = logging.getLogger("bids_gevnet")
+
+_NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 
 
 @contextmanager
@@ -23,7 +29,7 @@ def locked(folder: Path, names: Sequence[str]) -> Iterator[None]:
             lock = _open(folder / f"{name}.lock")
             stack.callback(os.close, lock)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(
                     expected=f"no other run on {name} in {folder.parent.parent}",
@@ -69,10 +75,9 @@ def using(work: WorkLayout) -> Iterator[Callable[[], bool]]:
 
     def is_last() -> bool:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return _lock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        return True
 
     try:
         yield is_last
@@ -84,11 +89,27 @@ def _open_to_share(path: Path) -> int:
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = _open(path)
-        fcntl.flock(lock, fcntl.LOCK_SH)
+        _lock(lock, fcntl.LOCK_SH)
         with suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(lock)):
                 return lock
         os.close(lock)  # whoever had it removed the work directory
+
+
+def _lock(file: int, how: int) -> bool:
+    """Lock an open file; whether that worked. Some file systems of clusters know no locks."""
+    try:
+        fcntl.flock(file, how)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        log.warning(
+            "this file system knows no locks (%s): take care that no two runs are on the same "
+            "participant, or both on the group level",
+            error.strerror,
+        )
+        return False
+    return True
 
 
 def _open(path: Path) -> int:

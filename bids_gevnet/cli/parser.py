@@ -7,10 +7,12 @@ file of `--config-file` can fill it, and `bids_gevnet.settings` the rest.
 import argparse
 import dataclasses
 import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
+from bids_gevnet.bids.reading import read_json
 from bids_gevnet.cli.completion import complete
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import OutputLayout, WorkLayout
@@ -134,19 +136,22 @@ def _with_template_file(settings: Settings) -> Settings:
     return dataclasses.replace(settings, preprocessing=preprocessing)
 
 
+_CHOICE = re.compile(r"invalid choice: '(.+?)' \(choose from (.+)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that knows what a mistyped option was probably meant to be."""
 
     def error(self, message: str) -> NoReturn:
-        """Add the nearest option to argparse's sentence, and exit with 2."""
+        """Add the nearest option or choice to argparse's sentence, and exit with 2."""
         known = [text for action in self._actions for text in action.option_strings]
-        hints = [
-            f"did you mean {near[0]}?"
-            for word in message.split()
-            if word.startswith("--")
-            and word.split("=")[0] not in known
-            and (near := difflib.get_close_matches(word.split("=")[0], known, n=1))
-        ]
+        options = (word.split("=")[0].rstrip(":,") for word in message.split())
+        slips = [(word, known) for word in options if word.startswith("--") and word not in known]
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            slips.append((choice[1], re.findall(r"'(.+?)'", choice[2])))
+        nearest = (difflib.get_close_matches(word, meant, n=1) for word, meant in slips)
+        hints = [f"did you mean {near[0]}?" for near in nearest if near]
         super().error("; ".join([message, *hints]))
 
 
@@ -227,6 +232,26 @@ def _check_folders(bids_dir: Path, output_dir: Path, work_dir: Path | None) -> N
             expected="a folder for OUTPUT_DIR",
             found=f"the file {output_dir}",
             remedy="give another path",
+        )
+    _refuse_others_output(output_dir)
+
+
+def _refuse_others_output(output_dir: Path) -> None:
+    """Refuse a folder whose description, which is written again, says that it is somebody's."""
+    path = output_dir / "dataset_description.json"
+    if not path.exists():
+        return
+    makers = read_json(path).get("GeneratedBy")
+    names = [
+        str(maker.get("Name"))
+        for maker in (makers if isinstance(makers, list) else [])
+        if isinstance(maker, dict)
+    ]
+    if "bids_gevnet" not in names:
+        raise InputError(
+            expected="an OUTPUT_DIR that is new, or that this app has written",
+            found=f"a dataset of {', '.join(names) or 'somebody else'} in {output_dir}",
+            remedy="give a folder of its own",
         )
 
 

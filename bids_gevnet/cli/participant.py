@@ -45,7 +45,11 @@ def run_participants(request: Request, participants: Sequence[Participant]) -> i
     labels = [f"sub-{participant.label}" for participant in usable]
     if usable:
         _make_folders(request.output_dir, request.work.root)
-        with locked(request.output.locks, labels), using(request.work) as is_last:
+        with (
+            locked(request.output.locks, labels),
+            using(request.work) as is_last,
+            locked(request.work.locks("participant"), labels),
+        ):
             messages += _run(request, usable, is_last)
     _summarise(request, participants, messages)
     return int(bool(messages))

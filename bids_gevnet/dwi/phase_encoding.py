@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import re
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -149,7 +150,7 @@ def disbelieved_readouts(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     ('TotalReadoutTime of 49.5 s is not believable and was passed over',)
     """
     no_numbers = [
-        f"{key} of {metadata[key]!r:.20}"
+        f"{key} of {reprlib.repr(metadata[key])}"
         for key in ("TotalReadoutTime", "EstimatedTotalReadoutTime")
         if metadata.get(key) is not None and _positive(metadata, key) is None
     ]

@@ -1,11 +1,13 @@
 """A work directory that several runs share is removed by the last of them only."""
 
+import errno
+import fcntl
 import threading
 from pathlib import Path
 
 import pytest
 
-from bids_gevnet.cli.locks import claim, using
+from bids_gevnet.cli.locks import claim, locked, using
 from bids_gevnet.errors import InputError
 from bids_gevnet.layout import WorkLayout
 
@@ -62,3 +64,17 @@ def test_what_else_is_in_a_work_directory_stays(work: WorkLayout) -> None:
             folder.mkdir(exist_ok=True)
     work.remove()
     assert [path.name for path in work.root.iterdir()] == ["notes"]
+
+
+def test_where_files_cannot_be_locked_runs_go_on_and_nothing_is_removed(
+    work: WorkLayout, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As on a Lustre that is mounted without locks, which this machine has not."""
+
+    def refuse(_file: int, _how: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with locked(work.root / "logs" / "locks", ["sub-01"]), using(work) as is_last:
+        assert not is_last()
+    assert "this file system knows no locks" in caplog.text

@@ -92,7 +92,8 @@ REFUSED = {
 def fill(options, top):
     """Options of a case, with its own folders where it names some."""
     filled = [option.format(top=top) for option in options]
-    return filled if filled[0].startswith(str(top)) else [f"{top}/data", f"{top}/out", *filled]
+    names_folders = filled and filled[0].startswith(str(top))
+    return filled if names_folders else [f"{top}/data", f"{top}/out", *filled]
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -5,6 +5,7 @@ how it ended.
 """
 
 import atexit
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import numpy as np
 from integration.faults import Ended, Fault, Place, make_place, put_a_head_in
+
+from bids_gevnet.cli.locks import locked, using
+from bids_gevnet.layout import WorkLayout
 
 ALL_OF_IT = "derivatives, reports, logs"
 TRAINED = "derivatives, models, the group report, logs"
@@ -117,6 +121,21 @@ def replaced_scan(place: Place) -> Ended:
     return place.participant()
 
 
+def output_of_others(content: dict[str, object]) -> Callable[[Place], Ended]:
+    """Give a folder for OUTPUT_DIR in which somebody else's dataset is."""
+
+    def run(place: Place) -> Ended:
+        place.out.mkdir()
+        (place.out / "dataset_description.json").write_text(json.dumps(content))
+        (place.out / "README.md").write_text("Mine.")
+        before = tree(place.out)
+        ended = place.participant()
+        assert tree(place.out) == before
+        return ended
+
+    return run
+
+
 def lock_of_a_dead_run(place: Place) -> Ended:
     put_a_finished_participant_in(place)
     (place.out / "logs" / "locks" / "sub-001.lock").write_text("pid 1 on another-host\n")
@@ -124,6 +143,13 @@ def lock_of_a_dead_run(place: Place) -> Ended:
 
 
 # Participant level: runs
+
+
+def shared_work_directory(place: Place) -> Ended:
+    """Let a run on a participant of the same label, of another dataset, use the work directory."""
+    work = WorkLayout(place.work)
+    with using(work), locked(work.locks("participant"), ["sub-01"]):
+        return place.participant()
 
 
 def damaged_inside(place: Place) -> Ended:
@@ -248,6 +274,12 @@ DAILY = {
         copied_output, 0, ["sub-001: finished before, nothing to do"], ALL_OF_IT, slow=True),
     "a scan was replaced by another of the same size": Fault("participant", replaced_scan, 0,
         ["its input has changed since it was made"], ALL_OF_IT, slow=True),
+    "OUTPUT_DIR is that of another pipeline": Fault("participant",
+        output_of_others({"Name": "fMRIPrep", "GeneratedBy": [{"Name": "fMRIPrep"}]}), 2,
+        ["a dataset of fMRIPrep in", "give a folder of its own"], "nothing"),
+    "OUTPUT_DIR is another raw dataset": Fault("participant",
+        output_of_others({"Name": "Raw", "BIDSVersion": "1.10.0"}), 2,
+        ["a dataset of somebody else in", "give a folder of its own"], "nothing"),
     "a lock file of a run that died on another host": Fault("participant", lock_of_a_dead_run, 0,
         ["1 of 1 participants done"], ALL_OF_IT, slow=True),
     "bytes inside a compressed image are wrong": Fault("participant", damaged_inside, 1,
@@ -264,6 +296,8 @@ DAILY = {
         [STOPPED], "logs", slow=True),
     "--clean-workdir where the user keeps files": Fault("participant",
         with_files_of_the_user("participant"), 0, ["participants done"], ALL_OF_IT, slow=True),
+    "another study uses the work directory": Fault("participant", shared_work_directory, 2,
+        ["no other run on sub-01 in", "another OUTPUT_DIR and --work-dir"], "nothing"),
     "a work directory in which the user keeps a folder cache": Fault("participant",
         folder_of_the_user, 2, ["cache, which it has not made", "give another folder"],
         "nothing"),

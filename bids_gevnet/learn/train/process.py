@@ -117,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--total", type=int, help="jobs of the whole study")
     parser.add_argument("--train-only", action="store_true", help="score nobody")
     options = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.getLogger("bids_gevnet").setLevel(logging.INFO)
     end_with_parent()
     try:
         train_all(
@@ -128,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             total=options.total,
         )
     except BidsGevnetError as error:
-        sys.stderr.write(f"{error}\n")
+        if PARENT not in os.environ:  # else whoever started all processes says it, once
+            sys.stderr.write(f"{error}\n")
         clauses = {"expected": error.expected, "found": error.found, "remedy": error.remedy}
         write_json(
             error_file(options.jobs),

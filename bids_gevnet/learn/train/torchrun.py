@@ -81,7 +81,7 @@ def train(
         # In this process, on a machine that may have GPUs which were not asked for.
         train_all(jobs_file, test=test, threads=threads, first=first, total=total, gpu=False)
         return
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [sys.executable, "-m", "bids_gevnet.learn.train.launch", "--standalone"]
     # The machine's own name need not resolve, in a container without a network for instance.
     command += ["--local-addr", "127.0.0.1"]
     command += ["--nproc-per-node", str(processes), "-m", "bids_gevnet.learn.train.process"]
