@@ -17,13 +17,8 @@ from bids_gevnet.interfaces.masking import MaskB0s, MaskBrain
 from bids_gevnet.interfaces.topup import Topup
 from bids_gevnet.workflows.cleaning import connect_cleaning
 from bids_gevnet.workflows.context import ScanContext
-from bids_gevnet.workflows.correction import (
-    CorrectionPlan,
-    OppositeImage,
-    conform_node,
-    correction_outputs,
-    plan_corrections,
-)
+from bids_gevnet.workflows.correction import conform_node, correction_outputs
+from bids_gevnet.workflows.correction_plan import CorrectionPlan, OppositeImage, plan_corrections
 
 
 def init_eddy_wf(

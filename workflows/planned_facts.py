@@ -35,7 +35,7 @@ from bids_gevnet.interfaces.sphere import sampling_facts
 from bids_gevnet.interfaces.tensor import tensor_facts
 from bids_gevnet.settings import PreprocessingSettings
 from bids_gevnet.workflows.cleaning_plan import plan_bias, plan_cleaning
-from bids_gevnet.workflows.correction import CorrectionPlan, plan_corrections
+from bids_gevnet.workflows.correction_plan import CorrectionPlan, plan_corrections
 from bids_gevnet.workflows.tools import Tools
 
 

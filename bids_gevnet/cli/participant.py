@@ -126,7 +126,7 @@ def _refuse_run(
         return error
     if not settings.use_syn_sdc or run.preprocessed is not None:
         return None
-    from bids_gevnet.workflows.correction import plan_corrections
+    from bids_gevnet.workflows.correction_plan import plan_corrections
 
     siblings = participant.sessions()[run.session]
     (plan,) = plan_corrections([run], siblings, settings, tools)

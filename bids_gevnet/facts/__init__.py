@@ -13,7 +13,8 @@ A new correction method touches four places:
 
 1. its name: `settings.Correction`, for the command line, and `CorrectionMethod` in `run`;
 2. its interface, which fills a `CorrectionFacts`;
-3. `workflows.correction`, where `plan_corrections` says when it runs and a builder connects it;
+3. `workflows.correction_plan`, which says when it runs, and `workflows.correction`, which
+   connects it;
 4. `report.correction_methods`, which holds its title, its sentence for the methods text and
    what it leaves uncorrected.
 

@@ -152,19 +152,23 @@ def test_a_model_of_another_grid_is_refused_before_anything_runs(
     assert not (dataset.root.parent / "out").exists()
 
 
-def test_a_plan_does_without_nipype(dataset, trained_model):
+@pytest.mark.parametrize("with_syn_sdc", [False, True])
+def test_a_plan_does_without_nipype(dataset, trained_model, with_syn_sdc):
     """Which reads its settings when it is imported, and these are written when a run begins."""
     program = (
         "import sys\nfrom bids_gevnet.cli.run import main\ncode = main(sys.argv[1:])\n"
-        "sys.exit(code or 99 * ('nipype' in sys.modules))"
+        "sys.exit(99 if 'nipype' in sys.modules else code)"
     )
     command = [str(dataset.root), str(dataset.root.parent / "out"), "participant", "--dry-run"]
     options = ["--skip-bids-validation", "--model", str(trained_model)]
+    if with_syn_sdc:
+        options += ["--use-syn-sdc", "--correction", "model"]
     done = subprocess.run(
         [sys.executable, "-c", program, *command, *options],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    # Those without a T1w cannot be processed with --use-syn-sdc, which is another matter.
+    assert done.returncode == int(with_syn_sdc), done.stderr
 
 
 def test_a_shell_that_is_not_there(dataset, capsys):

@@ -7,7 +7,14 @@ import numpy.typing as npt
 import pandas as pd
 from markupsafe import Markup
 
-from bids_gevnet.report.figures.drawing import LINE, PALETTE, SOFT, count_volumes, figure, to_svg
+from bids_gevnet.report.figures.drawing import (
+    LINE,
+    PALETTE,
+    SOFT,
+    figure,
+    label_whole_numbers,
+    to_svg,
+)
 from bids_gevnet.report.figures.motion import LARGE_DISPLACEMENT_MM, confound
 
 LIMIT = 1.5
@@ -93,7 +100,7 @@ def draw_carpet(
             b0_volumes, np.full(len(b0_volumes), -0.03), "^", ms=4, color=SOFT, clip_on=False
         )
         axes[2].set_xlabel("Volume (▲ b0)")
-        count_volumes(axes[2])
+        label_whole_numbers(axes[2].xaxis)
         axes[2].set_xlim(-0.5, count - 0.5)
         bar = drawing.colorbar(carpet, ax=list(axes), shrink=0.62, anchor=(0, 0), pad=0.01)
         bar.set_label("Robust SD from the median", color=SOFT)

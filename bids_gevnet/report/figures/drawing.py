@@ -74,11 +74,11 @@ def figure(width: float, height: float, **grid: Any) -> Iterator[tuple[Any, Any]
         yield drawing, drawing.subplots(**grid)
 
 
-def count_volumes(ax: Any) -> None:
-    """Label an axis along volumes with whole numbers."""
+def label_whole_numbers(axis: Any) -> None:
+    """Label an axis, such as that of volumes, with whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def plain_label(text: str, length: int = 24) -> str:

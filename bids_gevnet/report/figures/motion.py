@@ -14,8 +14,8 @@ from bids_gevnet.report.figures.drawing import (
     LINE,
     PALETTE,
     SOFT,
-    count_volumes,
     figure,
+    label_whole_numbers,
     to_svg,
 )
 
@@ -95,7 +95,7 @@ def draw_motion(
             ax.set_ylabel(unit)
             ax.legend(**_LEGEND)
         axes[2].set_xlabel("Volume")
-        count_volumes(axes[2])
+        label_whole_numbers(axes[2].xaxis)
         axes[2].set_xlim(-0.7, len(table) - 0.3)
         drawing.align_ylabels(axes)
         return to_svg(drawing, name, description)

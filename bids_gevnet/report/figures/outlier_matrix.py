@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from bids_gevnet.report.figures.drawing import SOFT, count_volumes, figure, to_svg
+from bids_gevnet.report.figures.drawing import SOFT, figure, label_whole_numbers, to_svg
 
 _LEAST_LIMIT = 6.0
 _HIGHEST_LIMIT = 20.0
@@ -38,7 +38,8 @@ def draw_outlier_matrix(
         ax.plot(volume, number, "s", ms=5, mfc="none", mew=1.3, color=_MARK)
         ax.grid(visible=False)
         ax.set_xlabel("Volume")
-        count_volumes(ax)
+        label_whole_numbers(ax.xaxis)
+        label_whole_numbers(ax.yaxis)
         ax.set_ylabel("Slice")
         bar = drawing.colorbar(image, ax=ax, pad=0.01)
         bar.set_label("SD from the prediction", color=SOFT)

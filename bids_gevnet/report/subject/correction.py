@@ -14,8 +14,8 @@ from bids_gevnet.report.figures.drawing import (
     FOREGROUND,
     PALETTE,
     SOFT,
-    count_volumes,
     figure,
+    label_whole_numbers,
     to_svg,
 )
 from bids_gevnet.report.figures.outlier_matrix import draw_outlier_matrix
@@ -142,7 +142,7 @@ def _draw_eddy(eddy: npt.NDArray[np.float64], name: str) -> Markup:
         curved = np.abs(eddy[:, 4:]).max(axis=1)
         ax.plot(volumes, curved, color=SOFT, linewidth=0.8, label="largest quadratic (size)")
         ax.set_xlabel("Volume")
-        count_volumes(ax)
+        label_whole_numbers(ax.xaxis)
         ax.set_ylabel("Displacement (mm)")
         ax.set_xlim(-0.7, len(eddy) - 0.3)
         ax.legend(loc="lower left", bbox_to_anchor=(0, 0.98), ncols=5, fontsize=9, labelcolor=SOFT)

@@ -182,4 +182,6 @@ def _locate(b0: Volume, mask: Volume, box: Box, plane: int, part: tuple[slice, s
     top, bottom = sorted((box[1][2] - world[:, 2]) / PIXEL_MM)
     path = f"M{left:.1f} {top:.1f}H{right:.1f}V{bottom:.1f}H{left:.1f}Z"
     images = {"scan": to_png_uri(grey)}
-    return Slice(position_label(1, position), AXES[1], width, height, images, {"window": path})
+    whole = (across.stop - across.start, up.stop - up.start) == b0.data.shape[::2]
+    outline = {} if whole else {"window": path}  # an outline around everything says nothing
+    return Slice(position_label(1, position), AXES[1], width, height, images, outline)
