@@ -143,7 +143,8 @@ class _Parser(argparse.ArgumentParser):
         hints = [
             f"did you mean {near[0]}?"
             for word in message.split()
-            if message.startswith("unrecognized") and word.startswith("--")
+            if message.startswith("unrecognized")
+            and word.startswith("--")
             and word.split("=")[0] not in known
             and (near := difflib.get_close_matches(word.split("=")[0], known, n=1))
         ]
