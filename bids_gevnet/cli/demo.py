@@ -7,6 +7,7 @@ strength of the effect and folds were chosen on cohorts of other seeds (11 to 14
 stronger effect is seen by FA as well, and with fewer people the network misses it now and then.
 """
 
+import dataclasses
 import json
 import sys
 import textwrap
@@ -23,6 +24,7 @@ from bids_gevnet.bids.reading import read_json
 from bids_gevnet.cli import phantom, run
 from bids_gevnet.facts.saliency import SaliencyFacts
 from bids_gevnet.interfaces.template_grid import load_template
+from bids_gevnet.phantom import PhantomSettings
 from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.effects import group_state
 from bids_gevnet.phantom.fibres import CROSSING_CENTRE_MM, REGION_RADIUS_MM, crossing_region
@@ -51,6 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = phantom.main([str(cohort), *_COHORT])
         if code:
             return code
+    elif _is_another(cohort):
+        print(
+            f"Expected the demo's cohort in {cohort}; found another one, perhaps of an earlier "
+            f"version. What to do: remove {folder}, or choose another folder: make demo DEMO=DIR."
+        )
+        return 2
     else:
         print(f"1. The phantom cohort is there already: {cohort}")
     print("2. Participant level: every scan corrected, in MNI space, on the sphere")
@@ -63,6 +71,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     print(f"\nDone in {(time.monotonic() - started) / 60:.1f} minutes.\n")
     return tell_results(output)
+
+
+def _is_another(cohort: Path) -> bool:
+    """Whether a cohort was made with other settings than the demo's."""
+    wanted = json.loads(json.dumps(dataclasses.asdict(_settings())))
+    return bool(read_json(cohort / "sourcedata" / "truth" / "settings.json") != wanted)
+
+
+def _settings() -> PhantomSettings:
+    return phantom.settings_from_options(phantom.build_parser().parse_args(["cohort", *_COHORT]))
 
 
 def tell_results(output: Path) -> int:
@@ -102,8 +120,7 @@ def tell_results(output: Path) -> int:
 
 def _planted() -> str:
     """Say how the groups of the cohort were made to differ."""
-    options = phantom.build_parser().parse_args(["cohort", *_COHORT])
-    settings = phantom.settings_from_options(options)
+    settings = _settings()
     usual, changed = (group_state(settings, group).crossing_angle_deg for group in (0, 1))
     return (
         f"In one group fibres cross at {changed:.0f} instead of {usual:.0f} degrees, in a region "

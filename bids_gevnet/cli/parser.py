@@ -149,7 +149,8 @@ class _Parser(argparse.ArgumentParser):
         slips = [(word, known) for word in options if word.startswith("--") and word not in known]
         choice = _CHOICE.search(message)
         if choice is not None:
-            slips.append((choice[1], re.findall(r"'(.+?)'", choice[2])))
+            # Whether choices stand in quotes depends on the version of Python.
+            slips.append((choice[1], [text.strip(" '") for text in choice[2].split(",")]))
         nearest = (difflib.get_close_matches(word, meant, n=1) for word, meant in slips)
         hints = [f"did you mean {near[0]}?" for near in nearest if near]
         super().error("; ".join([message, *hints]))

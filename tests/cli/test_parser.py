@@ -1,5 +1,4 @@
 import dataclasses
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -205,15 +204,9 @@ def test_help_imports_nothing_heavy():
     assert not HEAVY & set(done.stderr.split())
 
 
-def test_a_shell_that_asks_gets_the_options_that_could_come_next(tmp_path):
-    line = "bids_gevnet data out participant --output-re"
-    answer = tmp_path / "answer"
-    environment = os.environ | {
-        "_ARGCOMPLETE": "1",
-        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
-        "COMP_LINE": line,
-        "COMP_POINT": str(len(line)),
-    }
-    code = "from bids_gevnet.cli.start import main; main()"
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True)
-    assert answer.read_text().split() == ["--output-resolution"]
+def test_an_option_without_its_value_is_not_taken_for_a_mistyped_one(capsys):
+    with pytest.raises(SystemExit):
+        parse_request(["data", "out", "participant", "--model"])
+    said = capsys.readouterr().err
+    assert "argument --model: expected one argument" in said
+    assert "did you mean" not in said

@@ -10,6 +10,7 @@ import pytest
 from report.group_study import GroupStudy
 
 from bids_gevnet.cli.demo import compare_with_truth, draw_beside_truth, tell_results
+from bids_gevnet.cli.demo import main as demo
 from bids_gevnet.cli.run import main
 from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.fibres import crossing_region
@@ -133,6 +134,15 @@ def test_the_demo_ends_with_the_answer_and_three_things_to_look_at(study, tmp_pa
     places = [line for line in printed if line.startswith(str(out))]
     names = ("group_report.html", "sub-001.html", "group_predictions.tsv")
     assert places == [str(out / name) for name in names]
+
+
+def test_the_demo_does_not_tell_the_story_of_another_cohort(tmp_path, capsys):
+    cohort = tmp_path / "cohort"
+    cohort.mkdir()
+    (cohort / "dataset_description.json").write_text("{}")
+    assert demo([str(tmp_path)]) == 2
+    assert "found another one" in capsys.readouterr().out
+    assert [path.name for path in cohort.iterdir()] == ["dataset_description.json"]
 
 
 def test_saliency_is_compared_with_the_region_that_differs(tmp_path):
