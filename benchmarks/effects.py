@@ -75,7 +75,7 @@ def phantom_settings(options: argparse.Namespace, effect: str, per_group: int) -
 
 def learning_settings(options: argparse.Namespace) -> LearningSettings:
     """Take the defaults of the group level, but for what was asked for otherwise."""
-    names = ("epochs", "samples_per_class", "learning_rate")
+    names = ("epochs", "samples_per_class", "learning_rate", "strides")
     asked = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     return LearningSettings(
         folds=options.folds, leave_site_out=False, devices="cpu:1", resume=True, **asked
@@ -195,6 +195,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--samples-per-class", type=int)
     parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--strides", type=int, nargs=4)
     parser.add_argument("--seed", type=int, default=40)
     parser.add_argument("--folder", type=Path, help="keep the cohorts and the models here")
     parser.add_argument("--quick", action="store_true", help="show that it runs")

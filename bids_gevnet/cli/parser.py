@@ -111,6 +111,7 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
     settings = _with_template_file(Settings.from_tables(tables, source="the command line"))
     _check_folders(bids_dir, output_dir, settings.execution.work_dir)
     _check_derivatives(output_dir, settings.selection.derivatives)
+    _refuse_others_output(output_dir)
     if settings.learning.network != ALL:
         find_network(settings.learning.network, classifies_scans=True)
     return Request(
@@ -234,7 +235,6 @@ def _check_folders(bids_dir: Path, output_dir: Path, work_dir: Path | None) -> N
             found=f"the file {output_dir}",
             remedy="give another path",
         )
-    _refuse_others_output(output_dir)
 
 
 def _refuse_others_output(output_dir: Path) -> None:

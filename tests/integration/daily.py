@@ -55,6 +55,9 @@ def put_a_finished_participant_in(place: Place) -> None:
     shutil.rmtree(place.raw)
     shutil.copytree(_processed() / "data", place.raw)
     shutil.copytree(_processed() / "out", place.out)
+    description = place.out / "dataset_description.json"  # it says where the raw dataset is
+    text = description.read_text(encoding="utf-8")
+    description.write_text(text.replace(str(_processed() / "data"), str(place.raw)))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -97,7 +100,7 @@ def copied_output(place: Place) -> Ended:
     before = tree(place.out)
     ended = place.participant("-v")
     assert tree(place.out) == before
-    assert not (place.work / "participant").exists()
+    assert not list(place.work.glob("participant/sub_*"))
     return ended
 
 
