@@ -58,9 +58,10 @@ def load_template(path: Path | None) -> Template:
     try:
         data, affine = read_image(path)
     except (OSError, ValueError, ImageFileError, ParticipantError) as error:
+        why = error if path.exists() else "no such file"
         raise InputError(
             expected="a NIfTI image for --template",
-            found=f"{path} ({error})",
+            found=f"{path} ({why})",
             remedy="check the path",
         ) from None
     if data.ndim != 3:
