@@ -25,6 +25,7 @@ from bids_gevnet.report.group.cohort import (
     describe_classes,
     describe_left_out,
     measure_scans,
+    rank_outliers,
 )
 from bids_gevnet.report.group.harmonisation import (
     GainMap,
@@ -69,20 +70,22 @@ from bids_gevnet.versions import list_versions
 REPORT = "group_report.html"
 
 
-def build_group_report(output_dir: Path) -> Path:
+def build_group_report(output_dir: Path, study: StudyFiles | None = None) -> Path:
     """Build the report of a cohort.
 
     Parameters
     ----------
     output_dir : Path
         Top of the derivatives, after the group level.
+    study : StudyFiles, optional
+        What `read_study` found there, where it is known.
 
     Returns
     -------
     report : Path
         ``output_dir / group_report.html``; the same bytes for the same files.
     """
-    study = read_study(output_dir)
+    study = study or read_study(output_dir)
     results = read_results(study.metrics)
     sites = count_sites(study.scans)
     measures = measure_scans(study.scans)
@@ -106,7 +109,11 @@ def build_group_report(output_dir: Path) -> Path:
             "numbered": numbered_sites(study.sites),
             "strips": draw_strips(study.scans, measures),
             "people": describe_people(study, measures, results),
-            "mosaic": None if template is None else draw_mosaic(study.scans, template[1]),
+            "mosaic": None
+            if template is None
+            else draw_mosaic(
+                study.scans, template[1], outliers=rank_outliers(study.scans, measures)
+            ),
             "mean_maps": draw_mean_maps(study.scans),
             "harmonisation": _harmonisation(study),
             "results": [_describe_task(task) for task in results],
@@ -132,10 +139,10 @@ def group_methods(study: StudyFiles) -> Methods:
     return describe_group(facts_of_run(study), scans)
 
 
-def write_group_methods(output_dir: Path) -> Path:
+def write_group_methods(output_dir: Path, study: StudyFiles | None = None) -> Path:
     """Write CITATION.md: the methods of both levels, with what to cite."""
     path = output_dir / "CITATION.md"
-    write_text(path, to_markdown(group_methods(read_study(output_dir))))
+    write_text(path, to_markdown(group_methods(study or read_study(output_dir))))
     return path
 
 

@@ -7,7 +7,12 @@ from bids_gevnet.learn.cohort.number_checks import guess_kind
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.report.alerts import LEVELS
 from bids_gevnet.report.group.alerts import scan_alerts
-from bids_gevnet.report.group.cohort import count_sites, describe_classes, measure_scans
+from bids_gevnet.report.group.cohort import (
+    count_sites,
+    describe_classes,
+    measure_scans,
+    rank_outliers,
+)
 from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.mosaic import draw_mosaic
 from bids_gevnet.report.group.page import study_template
@@ -65,7 +70,9 @@ def build_quality_report(output_dir: Path, target: str) -> Path:
             "strips": draw_strips(scans, measures),
             "people": describe_people(study, measures, []),
             "mean_maps": draw_mean_maps(scans),
-            "mosaic": None if template is None else draw_mosaic(scans, template[1]),
+            "mosaic": None
+            if template is None
+            else draw_mosaic(scans, template[1], outliers=rank_outliers(scans, measures)),
         },
     )
     path = output_dir / PAGE
