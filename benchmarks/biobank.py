@@ -1,12 +1,13 @@
 """Ten thousand participants: time, memory and size of every stage of the group level.
 
-    python benchmarks/biobank.py --participants 1000 10000 --folder FOLDER --write
+    python benchmarks/biobank.py --participants 100 1000 10000 --folder FOLDER --write
     python benchmarks/biobank.py --participants 60 120        # a minute: shows that it runs
 
 Derivatives are tiny and simulated (biobank_cohort.py), so that what is measured is what comes with
 every scan, whatever its size: files that are opened, rows of tables, lines of reports. Every stage
 is a process of its own; time is processor time of it and its children, memory the peak of its
-largest process. Growth is the exponent between two sizes of cohorts: 1 is linear.
+largest process. Growth is an exponent: 1 is linear. With --folder a run that was stopped goes on
+where it was.
 
 Networks are not trained: held-out scores are made up and written as training writes them. One
 short training, and readers of the store, are measured apart; so is what one scan of full size
@@ -94,6 +95,8 @@ def harmonise(folder: Path) -> Extra:
 
 def simple(folder: Path) -> Extra:
     """Fit simple models to two folds: mean RISH, whole maps, confounds."""
+    from biobank_models import make_scores
+
     from bids_gevnet.bids.writing import write_json
     from bids_gevnet.layout import OutputLayout
     from bids_gevnet.learn.evaluate.collection import Study, collect_predictions
@@ -107,7 +110,7 @@ def simple(folder: Path) -> Extra:
     for job in every[:2]:
         place = folder / "part" / Path(job.model_dir).name
         part.append(dataclasses.replace(job, model_dir=str(place)))
-        write_held_out(part[-1], _scores(job.testing))
+        write_held_out(part[-1], make_scores(job.testing))
         (place / "harmonisation.npz").write_bytes(gains)
     write_json(folder / "part" / "nothing.json", {})
     collect_predictions(
@@ -118,46 +121,9 @@ def simple(folder: Path) -> Extra:
 
 def predictions(folder: Path) -> Extra:
     """Write models, held-out scores and tables as training leaves them; not measured."""
-    from bids_gevnet.bids.writing import write_json, write_text
-    from bids_gevnet.harmonisation.gains import load_gains
-    from bids_gevnet.layout import OutputLayout
-    from bids_gevnet.learn.cohort.members import write_cohort
-    from bids_gevnet.learn.cohort.store import StoredScan
-    from bids_gevnet.learn.evaluate.predictions_table import calibrate, write_predictions
-    from bids_gevnet.learn.models.files import build_network, write_model
-    from bids_gevnet.learn.train.outputs import make_card, read_held_out, write_held_out
-    from bids_gevnet.learn.train.trainer import gains_file
+    from biobank_models import write_trained
 
-    found, output = _cohort(folder), OutputLayout(folder / "out")
-    every = _jobs(folder)
-    gains = load_gains(gains_file(every[-1]))
-    prints = {s.folder: StoredScan(Path(s.folder)).fingerprint for s in every[-1].training}
-    curve = "epoch,learning_rate,train_loss,train_accuracy,held_out_loss,held_out_accuracy\n"
-    for number, job in enumerate(every):
-        place = Path(job.model_dir)
-        own = dataclasses.replace(gains, gains=gains.gains * (1 + 1e-4 * number))
-        network = build_network(NETWORK, 2, job.nside, job.options.strides)
-        names = [prints[scan.folder] for scan in job.training]
-        write_model(place, network, make_card(job, own, names, np.zeros((2, 2))), own)
-        write_text(place / "learning_curve.csv", curve + "1,0.001,0.7,0.5,0.69,0.52\n")
-        if job.fold is not None:
-            write_held_out(job, _scores(job.testing))
-    rows = {row.scan: row for row in found.rows}
-    results = []
-    for scheme, by_site in (("folds", False), ("leave-site-out", True)):
-        chosen = [j for j in every if j.fold is not None and bool(j.held_out_site) == by_site]
-        entries = sorted(
-            (scan, job.fold, values)
-            for job in chosen
-            for scan, values in read_held_out(Path(job.model_dir)).items()
-        )
-        results += _results(rows, entries, every[0], scheme, calibrate)
-    write_predictions(output.predictions_table, results)
-    in_fold = {s.participant: j.fold for j in every if not j.held_out_site for s in j.testing}
-    write_cohort(output.cohort_table, found, {every[0].task: in_fold})
-    about = {"target": "diagnosis", "unit": "", "remarks": [], "training": [], "warnings": []}
-    about |= {"left_out": [dataclasses.asdict(entry) for entry in found.left_out]}
-    write_json(folder / "about.json", about | {"leave_site_out": []})
+    write_trained(folder, _cohort(folder), _jobs(folder), NETWORK)
     return {}
 
 
@@ -249,72 +215,39 @@ def _jobs(folder: Path) -> Any:
     return read_jobs(folder / "work/group/jobs.json")
 
 
-def _scores(scans: Any) -> list[list[float]]:
-    """Made-up scores: right somewhat more often than not, the same for a scan every time."""
-    rows = []
-    for scan in scans:
-        rng = np.random.default_rng((SEED, int(scan.participant), len(scan.scan)))
-        first, second = rng.normal(size=2) + 0.5 * np.eye(2)[scan.label]
-        rows.append([float(first), float(second)])
-    return rows
-
-
-def _results(rows: Any, entries: Any, job: Any, scheme: str, calibrate: Any) -> list[Any]:
-    """Results of the network and, from noise of their own, of every simple model."""
-    from bids_gevnet.learn.evaluate.baselines import baselines_for
-    from bids_gevnet.learn.evaluate.predictions_table import TaskResult
-
-    labels = job.labels
-    scores = np.array([values for *_, values in entries])
-    chosen = tuple(rows[scan] for scan, *_ in entries)
-    truth = np.array([labels.index(row.label) for row in chosen])
-    parts = np.array([fold for _, fold, _ in entries])
-    rng = np.random.default_rng(SEED)
-    results = []
-    for name in (NETWORK, *baselines_for(chosen, "diagnosis")):
-        noise = 0 if name == NETWORK else rng.normal(0, 1.5, scores.shape)
-        chances, temperature = calibrate(scores + noise, truth, parts)
-        results.append(
-            TaskResult(
-                task=job.task, title=" v. ".join(labels),
-                kind="network" if name == NETWORK else "baseline",
-                model=name, scheme=scheme, labels=labels, rows=chosen, folds=parts,
-                outputs=chances, temperature=temperature,
-            )
-        )  # fmt: skip
-    return results
-
-
 def _command(folder: Path, *words: Any) -> None:
     module, options = words[:2], words[2:]
     command = [sys.executable, *module, folder / "raw", folder / "out", "group", *options]
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL)
 
 
-def _read_share(folder: Path, share: int, of: int) -> None:
+def _read_share(folder: Path, share: int, of: int, speeds: Any) -> None:
     from bids_gevnet.harmonisation.gains import load_gains
     from bids_gevnet.learn.train.batches import ScanReader
     from bids_gevnet.learn.train.trainer import gains_file
 
     job = _jobs(folder)[-1]
     reader = ScanReader(job.training, load_gains(gains_file(job)))
-    for index in range(share, len(job.training), of):
+    mine = range(share, len(job.training), of)
+    began = time.monotonic()
+    for index in mine:
         reader.read(index)
+    speeds.put(len(mine) / (time.monotonic() - began))
 
 
 def _read(folder: Path, processes: int) -> Extra:
-    began = time.monotonic()
     spawn = multiprocessing.get_context("spawn")
+    speeds = spawn.Queue()
     readers = [
-        spawn.Process(target=_read_share, args=(folder, share, processes))
+        spawn.Process(target=_read_share, args=(folder, share, processes, speeds))
         for share in range(processes)
     ]
     for reader in readers:
         reader.start()
     for reader in readers:
         reader.join()
-    seconds = time.monotonic() - began
-    return {"note": f"{len(_jobs(folder)[-1].training) / seconds:,.0f} scans a second (clock)"}
+    total = sum(speeds.get() for _ in readers)
+    return {"note": f"{total:,.0f} scans a second by the clock, without the start"}
 
 
 def _train(folder: Path, processes: int) -> Extra:
@@ -364,8 +297,8 @@ def run_stage(name: str, folder: Path) -> tuple[float, float, Extra]:
     return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, extra
 
 
-def measure(folder: Path, participants: int, stages: list[str]) -> dict[str, Any]:
-    """Write a cohort, unless it is there, and measure the stages on it."""
+def measure(folder: Path, participants: int, stages: list[str], *, again: bool) -> dict[str, Any]:
+    """Write a cohort, unless it is there, and measure the stages that were not measured on it."""
     from biobank_cohort import write_dataset
 
     place = folder / f"{participants}"
@@ -379,11 +312,22 @@ def measure(folder: Path, participants: int, stages: list[str]) -> dict[str, Any
     kept = place / "measured.json"
     old = json.loads(kept.read_text()) if kept.is_file() else {}
     for name in STAGES:
-        if name in stages:
-            old[name] = run_stage(name, place)
+        if name in stages and (again or name not in old):
+            old[name] = [*run_stage(name, place), current_commit()]
             kept.write_text(json.dumps(old))
             print(participants, name, old[name], flush=True)
     return found | old
+
+
+def _growth(scans: list[int], seconds: tuple[float, ...]) -> str:
+    """Exponent between the two largest sizes, of what they take beyond the smallest."""
+    if len(scans) < 3:
+        return "-"
+    more = [value - seconds[0] for value in seconds[-2:]]
+    if more[0] < 0.3:  # too little to tell
+        return "-"
+    size = [count - scans[0] for count in scans[-2:]]
+    return f"{math.log(more[1] / more[0]) / math.log(size[1] / size[0]):.2f}"
 
 
 def table(found: dict[int, dict[str, Any]]) -> list[str]:
@@ -396,18 +340,10 @@ def table(found: dict[int, dict[str, Any]]) -> list[str]:
     for name, stage in STAGES.items():
         if name in NOT_MEASURED or any(name not in found[size] for size in sizes):
             continue
-        seconds, memory, extra = zip(*(found[size][name] for size in sizes), strict=True)
+        seconds, memory, extra, _ = zip(*(found[size][name] for size in sizes), strict=True)
         cells = [(stage.__doc__ or name).split("\n")[0].rstrip(".")]
         cells += [f"{value:.1f}" for value in seconds]
-        base = [
-            value - found[size]["start"][0] for size, value in zip(sizes, seconds, strict=True)
-        ]
-        steep = len(sizes) > 1 and name != "start" and base[0] > 0.2
-        cells.append(
-            f"{math.log(base[-1] / base[0]) / math.log(scans[-1] / scans[0]):.2f}"
-            if steep
-            else "-"
-        )
+        cells.append(_growth(scans, seconds))
         cells += [f"{value:,.0f}" for value in memory]
         spread = 1024 * (memory[-1] - memory[0]) / max(scans[-1] - scans[0], 1)
         cells.append(f"{spread:.0f}" if len(sizes) > 1 else "-")
@@ -421,9 +357,10 @@ def table(found: dict[int, dict[str, Any]]) -> list[str]:
 def main() -> None:
     """Measure and print, or run one stage."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--participants", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--participants", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--folder", type=Path, help="keep cohorts and measurements here")
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES))
+    parser.add_argument("--again", action="store_true", help="measure what was measured, too")
     parser.add_argument("--no-full-size", dest="full_size", action="store_false")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help=f"write results/{PAGE.name}")
@@ -433,21 +370,26 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = choices.folder or Path(temporary)
-        found = {n: measure(folder, n, choices.stages) for n in choices.participants}
+        found = {
+            n: measure(folder, n, choices.stages, again=choices.again)
+            for n in choices.participants
+        }
         full = full_size(folder) if choices.full_size else []
     words = ["FOLDER" if word == str(choices.folder) else word for word in sys.argv[1:]]
     command = shlex.join(["python", "benchmarks/biobank.py", *words])
     scans = ", ".join(f"{found[n]['scans']:,} scans of {n:,}" for n in sorted(found))
+    commits = sorted({found[n][name][3] for n in found for name in STAGES if name in found[n]})
+    about = (
+        f"`{command}`, commit {' and '.join(commits)}, seed {SEED}: {scans} simulated "
+        "participants at 25 sites, two classes; tiny derivatives (9 x 10 x 9 voxels, nside 1), "
+        "held-out scores made up. Processor seconds of a stage and its children, on "
+        f"{len(os.sched_getaffinity(0))} cores that other programs used, too; memory of its "
+        "largest process. Growth is the exponent of what the two largest cohorts take beyond the "
+        "smallest, 1 is linear; kB a scan is the slope of memory.\n"
+    )
     text = [
         "# Ten thousand participants\n",
-        (
-            f"`{command}`, commit {current_commit()}, seed {SEED}: {scans} simulated participants at "
-            "25 sites, two classes; tiny derivatives (9 x 10 x 9 voxels, nside 1), held-out scores "
-            "made up. Processor seconds of a stage and its children, on "
-            f"{len(os.sched_getaffinity(0))} cores that other programs used, too; memory of its "
-            "largest process. Growth is the exponent of time without the start of the process, 1 is "
-            "linear; kB a scan is the slope of memory.\n"
-        ),
+        about,
         *table(found),
         *(["", *full] if full else []),
     ]
