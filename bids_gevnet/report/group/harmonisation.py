@@ -32,6 +32,7 @@ from bids_gevnet.report.figures.drawing import (
     to_svg,
 )
 from bids_gevnet.report.group.cohort import spread_evenly
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan, FoldModel, StudyFiles
 from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume
 
@@ -41,9 +42,6 @@ _MOST_VOXELS = 60_000
 """A mean over the brain needs no more; gains of many folds then fit in memory."""
 
 _MOST_KEPT = 500
-_MOST_SCANS = 2000
-"""Scans that the effect of sites is measured on, at most: a part of a second each."""
-_MOST_DOTS = 600
 _MOST_SITES_DRAWN = 3
 _MOST_SITES_CHARTED = 24
 _NO_CHANGE = 1e-4
@@ -78,7 +76,7 @@ class SiteEffect:
     @property
     def dots(self) -> bool:
         """Whether every scan is drawn, and not only where most of a site's are."""
-        return len(self.sites) <= _MOST_DOTS
+        return len(self.sites) <= LIMITS.energies
 
     @property
     def changed(self) -> bool:
@@ -164,7 +162,7 @@ def thin_out(grid: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
 
 
 def measure_site_effect(
-    folds: Sequence[FoldModel], reader: RishReader, *, most: int = _MOST_SCANS
+    folds: Sequence[FoldModel], reader: RishReader, *, most: int = LIMITS.measured
 ) -> SiteEffect | None:
     """Energies of every held-out scan of a task, before and after.
 

@@ -14,13 +14,12 @@ from bids_gevnet.bids.derivatives import BRAIN_MASK, tensor_ending
 from bids_gevnet.report.figures.brain import ColourMap, Slice, bounding_box, draw_map
 from bids_gevnet.report.figures.direction_colours import draw_direction_colours
 from bids_gevnet.report.group.cohort import spread_evenly
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan
 from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume, read_volumes
 
 POSITIONS = ((2, -10.0), (2, 8.0), (2, 26.0), (1, -18.0), (0, 2.0))
 _HIGHEST_FA = 0.8
-MOST_SCANS = 1000
-"""Scans to average, at most: more make no sharper mean, and each takes a part of a second."""
 _ENOUGH = 0.5
 """Share of the scans that must have a voxel in their brain for it to be shown."""
 
@@ -75,7 +74,7 @@ class _Mean:
         return [Volume(means[..., number], self.affine) for number in range(means.shape[-1])]
 
 
-def draw_mean_maps(scans: Sequence[CohortScan], *, most: int = MOST_SCANS) -> MeanMaps | None:
+def draw_mean_maps(scans: Sequence[CohortScan], *, most: int = LIMITS.averaged) -> MeanMaps | None:
     """Draw mean FA and mean colours of all scans that have them; nothing if none has.
 
     Of more than `most` scans, as many are taken, spread evenly over the sites.

@@ -18,15 +18,14 @@ from bids_gevnet.bids.derivatives import MEAN_B0, transform_ending
 from bids_gevnet.report.figures.brain import Box, Sampler, bounding_box, outline
 from bids_gevnet.report.figures.drawing import to_bytes, to_png_uri
 from bids_gevnet.report.group.cohort import spread_evenly
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan
 from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume
 
 TILE_MM = 2.5
 AXIAL_MM, SAGITTAL_MM = 8.0, 4.0
-MOST_TILES = 500
-"""Scans shown, at most."""
 _OUTLIERS = 0.6
-"""Share of these that scans which stand out may take."""
+"""Share of the tiles that scans which stand out may take."""
 _PER_SHEET = 60
 _COLUMNS = 10
 _GREYS = 48  # steps of grey that an eye can tell in a small picture; fewer compress better
@@ -101,7 +100,7 @@ def draw_mosaic(
     template_mask: Volume,
     *,
     outliers: Sequence[int] = (),
-    most: int = MOST_TILES,
+    most: int = LIMITS.tiles,
 ) -> Mosaic | None:
     """Draw a small axial and sagittal slice of every scan, or of some of very many.
 

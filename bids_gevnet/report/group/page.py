@@ -39,6 +39,7 @@ from bids_gevnet.report.group.harmonisation import (
     why_unchanged,
 )
 from bids_gevnet.report.group.leakage_audit import audit_group
+from bids_gevnet.report.group.limits import LIMITS, Limits
 from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.methods import describe_group, facts_of_run
 from bids_gevnet.report.group.mosaic import draw_mosaic
@@ -70,7 +71,9 @@ from bids_gevnet.versions import list_versions
 REPORT = "group_report.html"
 
 
-def build_group_report(output_dir: Path, study: StudyFiles | None = None) -> Path:
+def build_group_report(
+    output_dir: Path, study: StudyFiles | None = None, *, limits: Limits = LIMITS
+) -> Path:
     """Build the report of a cohort.
 
     Parameters
@@ -79,6 +82,8 @@ def build_group_report(output_dir: Path, study: StudyFiles | None = None) -> Pat
         Top of the derivatives, after the group level.
     study : StudyFiles, optional
         What `read_study` found there, where it is known.
+    limits : Limits
+        Scans up to which each is shown.
 
     Returns
     -------
@@ -107,15 +112,18 @@ def build_group_report(output_dir: Path, study: StudyFiles | None = None) -> Pat
             "looks": style,
             "marks": {label: key_mark(*look) for label, look in style.items()},
             "numbered": numbered_sites(study.sites),
-            "strips": draw_strips(study.scans, measures),
-            "people": describe_people(study, measures, results),
+            "strips": draw_strips(study.scans, measures, most_dots=limits.dots),
+            "people": describe_people(study, measures, results, most_rows=limits.rows),
             "mosaic": None
             if template is None
             else draw_mosaic(
-                study.scans, template[1], outliers=rank_outliers(study.scans, measures)
+                study.scans,
+                template[1],
+                outliers=rank_outliers(study.scans, measures),
+                most=limits.tiles,
             ),
-            "mean_maps": draw_mean_maps(study.scans),
-            "harmonisation": _harmonisation(study),
+            "mean_maps": draw_mean_maps(study.scans, most=limits.averaged),
+            "harmonisation": _harmonisation(study, limits),
             "results": [_describe_task(task) for task in results],
             "enough_to_calibrate": ENOUGH_TO_CALIBRATE,
             "interval_notes": _sentences(study.metrics.get("methods")),
@@ -202,7 +210,7 @@ class HarmonisationSection:
     unchanged: str
 
 
-def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
+def _harmonisation(study: StudyFiles, limits: Limits) -> list[HarmonisationSection]:
     """Describe every task that harmonises; networks of one task share folds and gains."""
     reader, mask = RishReader(study.scans), group_mask(study)
     titles = _titles(study)
@@ -213,7 +221,7 @@ def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
         models = [*folds, *([final] if final else [])]
         if not any(model.card.get("harmonised") is True for model in models):
             continue
-        effect = measure_site_effect(folds, reader)
+        effect = measure_site_effect(folds, reader, most=limits.measured)
         drawn = effect is not None and effect.changed
         sections.append(
             HarmonisationSection(

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from bids_gevnet.report.group.cohort import Measure
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.results import TaskResult
 from bids_gevnet.report.group.study_files import CohortScan, Predictions, StudyFiles
 
 _MOST_TASKS = 6
-MOST_ROWS = 1000
-"""Scans up to which the whole table stands in the page."""
 _ROWS_OF_A_PAGE = 100
 _SHOWN = ("motion", "snr", "dice")
 
@@ -74,7 +73,7 @@ class PeopleTable:
     tasks: list[tuple[str, str]]
     measures: list[Measure]
     sessions: bool
-    most_rows: int = MOST_ROWS
+    most_rows: int = LIMITS.rows
 
     @property
     def is_paged(self) -> bool:
@@ -92,7 +91,7 @@ def describe_people(
     measures: Sequence[Measure],
     results: Sequence[TaskResult],
     *,
-    most_rows: int = MOST_ROWS,
+    most_rows: int = LIMITS.rows,
 ) -> PeopleTable:
     """Put the table together; with more rows than `most_rows` it is shown page by page."""
     chosen = _main_predictions(study, results)[:_MOST_TASKS]

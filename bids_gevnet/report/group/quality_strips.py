@@ -16,6 +16,7 @@ from markupsafe import Markup, escape
 
 from bids_gevnet.report.figures.drawing import PALETTE, plain_label
 from bids_gevnet.report.group.cohort import ENOUGH_SCANS, Measure
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan
 from bids_gevnet.report.measures import robust_distances, usual_range
 
@@ -28,8 +29,6 @@ _MOST_NAMED = 6
 _LONGEST_NAME = 18
 _LINE = 10.0
 """Distance of two names in a column, above the height of their letters."""
-MOST_DOTS = 1500
-"""Scans up to which each is a dot."""
 MOST_FAR = 60
 """Dots beside the bars, at most."""
 _MOST_FAR_NAMES = 8
@@ -69,7 +68,7 @@ def class_style(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 def draw_strips(
-    scans: Sequence[CohortScan], measures: Sequence[Measure], *, most_dots: int = MOST_DOTS
+    scans: Sequence[CohortScan], measures: Sequence[Measure], *, most_dots: int = LIMITS.dots
 ) -> list[StripPlot]:
     """Draw every measure: each scan, or bars where there are more scans than `most_dots`."""
     binned = len(scans) > most_dots
@@ -147,8 +146,8 @@ def _bars(
     rows = np.clip(((values - low) / span * _BARS).astype(int), 0, _BARS - 1)
     site_of = {site: number for number, site in enumerate(sites)}
     label_of = {label: number for number, label in enumerate(labels)}
-    columns = [site_of[scan.site] for scan, _ in known]
-    np.add.at(counts, (columns, rows, [label_of[scan.label] for scan, _ in known]), 1)
+    for (scan, _), row in zip(known, rows.tolist(), strict=True):
+        counts[site_of[scan.site], row, label_of[scan.label]] += 1
     longest = np.maximum(counts.sum(axis=2).max(axis=1), 1)
     height = (HEIGHT - _TOP - _BOTTOM) / _BARS
     paths: list[list[str]] = [[] for _ in labels]
