@@ -37,11 +37,18 @@ SCANNER, ALIGNED, MNI152 = 1, 2, 4
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a hidden path to write to, and rename it to `path` if the block succeeds."""
+def replacing(path: Path, *, most_entries: int = _MOST_ENTRIES) -> Iterator[Path]:
+    """Give a hidden path to write to, and rename it to `path` if the block succeeds.
+
+    Parameters
+    ----------
+    path : Path
+    most_entries : int
+        Names of the folder that are read in search of parts that killed writers left.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned_parts(path)
+        _remove_abandoned_parts(path, most_entries)
         part, lock = _create_part(path)
         try:
             yield part
@@ -71,7 +78,7 @@ def _create_part(path: Path) -> tuple[Path, int]:
     raise FileExistsError(errno.EEXIST, "every hidden name was taken", str(path))
 
 
-def _remove_abandoned_parts(path: Path, *, most_entries: int = _MOST_ENTRIES) -> None:
+def _remove_abandoned_parts(path: Path, most_entries: int) -> None:
     """Remove what writers of this file left when they were killed: nobody holds its lock."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.part")
     with os.scandir(path.parent) as entries:

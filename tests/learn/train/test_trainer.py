@@ -209,6 +209,20 @@ def test_jobs_file_brings_jobs_back(jobs: Any, tmp_path: Path) -> None:
     assert [a.digest for a in loaded] == [b.digest for b in jobs]
 
 
+def test_a_scan_stands_in_the_jobs_file_once(jobs: Any, tmp_path: Path) -> None:
+    """However many models use it: the file and its memory grow with the scans alone."""
+    path = tmp_path / "jobs.json"
+    write_jobs(path, jobs)
+    everybody = {scan.scan for job in jobs for scan in (*job.training, *job.testing)}
+    assert len(json.loads(path.read_text())["scans"]) == len(everybody)
+    loaded = read_jobs(path)
+    kept = {id(scan) for job in loaded for scan in (*job.training, *job.testing)}
+    assert len(kept) == len(everybody)
+    other = [replace(jobs[0], training=tuple(replace(s, label=1) for s in jobs[0].training))]
+    write_jobs(path, [jobs[0], *other])  # the same scan with another label is another
+    assert read_jobs(path) == (jobs[0], *other)
+
+
 def test_digest_follows_what_decides_the_result(jobs: Any) -> None:
     job = jobs[0]
     assert replace(job, model_dir="x", work_dir="y", name="z").digest == job.digest
