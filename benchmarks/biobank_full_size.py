@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def measure_full_size(folder: Path, shape: tuple[int, int, int], scans: int) -> 
 
     def fit(times: int) -> float:
         names = [str(i) for i in range(times * scans)]
-        options = {"participants": names, "sites": sites * times, "nside": NSIDE}
+        options: Any = {"participants": names, "sites": sites * times, "nside": NSIDE}
         return _each(lambda: fit_rish_glm(LogRishMaps(stored * times), **options), 1)
 
     # What a fit takes beyond its scans, the gains of every site, is the same for both.
