@@ -20,6 +20,7 @@ from bids_gevnet.bids.derivatives import (
     FACTS,
     MEAN_B0,
     SAMPLES,
+    SERIES,
     DerivativeNames,
     rish_ending,
     sidecar,
@@ -142,7 +143,13 @@ def _write_scan(
         place.mkdir(parents=True)
     shared = folder / "pictures" / f"{scan.site}"
     image = names.standard(SAMPLES)
-    os.link(shared / "empty", raw / f"{scan.name}_dwi.nii.gz")
+    for place in (
+        raw / f"{scan.name}_dwi.nii.gz",
+        names.native(SERIES),
+        names.standard(SERIES),
+        names.native(tensor_ending("fa")),
+    ):
+        os.link(shared / "empty", place)
     os.link(shared / "sidecar", sidecar(image))
     os.link(shared / "transform", names.native(transform_ending(names.template)))
     for ending in (MEAN_B0, BRAIN_MASK):

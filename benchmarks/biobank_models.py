@@ -11,7 +11,7 @@ from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.layout import OutputLayout
 from bids_gevnet.learn.cohort.members import write_cohort
 from bids_gevnet.learn.cohort.store import StoredScan
-from bids_gevnet.learn.evaluate.baselines import baselines_for
+from bids_gevnet.learn.evaluate.baselines import BASELINES, baselines_for
 from bids_gevnet.learn.evaluate.predictions_table import TaskResult, calibrate, write_predictions
 from bids_gevnet.learn.models.files import build_network, write_model
 from bids_gevnet.learn.train.outputs import make_card, read_held_out, write_held_out
@@ -79,8 +79,11 @@ def _results(rows: Any, entries: Any, job: Any, scheme: str, network: str) -> li
     rng = np.random.default_rng(SEED)
     results = []
     for name in (network, *baselines_for(chosen, "diagnosis")):
-        noise = 0 if name == network else rng.normal(0, 1.5, scores.shape)
-        chances, temperature = calibrate(scores + noise, truth, parts)
+        noise = rng.normal(0, 1.5, scores.shape)
+        seen = scores + noise
+        if name == network or BASELINES[name].confound:
+            seen = scores if name == network else noise
+        chances, temperature = calibrate(seen, truth, parts)
         results.append(
             TaskResult(
                 task=job.task, title=" v. ".join(labels),

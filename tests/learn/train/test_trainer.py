@@ -22,7 +22,7 @@ from bids_gevnet.learn.train.jobs import TrainJob, read_jobs, write_jobs
 from bids_gevnet.learn.train.loop import TrainingDiverged
 from bids_gevnet.learn.train.outputs import curve_columns, is_trained, read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import Trainer, fit_harmonisation, train_job
+from bids_gevnet.learn.train.trainer import Trainer, choose_for_curve, fit_harmonisation, train_job
 
 
 def assert_same_model(first: TrainJob, second: TrainJob) -> None:
@@ -207,6 +207,13 @@ def test_jobs_file_brings_jobs_back(jobs: Any, tmp_path: Path) -> None:
     loaded = read_jobs(tmp_path / "jobs.json")
     assert loaded == tuple(jobs)
     assert [a.digest for a in loaded] == [b.digest for b in jobs]
+
+
+def test_the_learning_curve_of_very_many_is_that_of_a_part(jobs: Any) -> None:
+    testing = [replace(jobs[0].testing[0], scan=f"{number}") for number in range(10)]
+    assert [scan.scan for scan in choose_for_curve(testing, most=4)] == ["0", "2", "5", "7"]
+    assert choose_for_curve(testing) == testing
+    assert choose_for_curve([]) == []
 
 
 def test_a_scan_stands_in_the_jobs_file_once(jobs: Any, tmp_path: Path) -> None:
