@@ -324,7 +324,7 @@ def _growth(scans: list[int], seconds: tuple[float, ...]) -> str:
     if len(scans) < 3:
         return "-"
     more = [value - seconds[0] for value in seconds[-2:]]
-    if more[0] < 0.3:  # too little to tell
+    if more[0] < 0.3 or more[1] <= more[0]:  # too little to tell
         return "-"
     size = [count - scans[0] for count in scans[-2:]]
     return f"{math.log(more[1] / more[0]) / math.log(size[1] / size[0]):.2f}"
