@@ -2,8 +2,9 @@
 
 A file is written under a hidden name of its own in its own folder and renamed when it is
 complete, so several processes may write the same file at once: the last one wins. A run that
-dies leaves at most the hidden part, which the next writer of that file removes. gzip stamps
-neither time nor name, so equal content means equal bytes.
+dies leaves at most the hidden part, which the next writer of that file removes, unless it lies in
+a folder of thousands of files. gzip stamps neither time nor name, so equal content means equal
+bytes.
 """
 
 import errno
@@ -15,6 +16,7 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,27 @@ from bids_gevnet.errors import explain_disk_error
 # Noise hardly compresses: level 1 is six times faster than the usual 9 for 3 % more bytes.
 _GZIP_LEVEL = 1
 _ATTEMPTS = 100
+_MOST_ENTRIES = 2000
+"""Names read in search of abandoned parts. The reports of 50,000 participants lie in one folder:
+to read all names at every write would grow with the square, on the server of a shared disk."""
 
 SCANNER, ALIGNED, MNI152 = 1, 2, 4
 """NIfTI codes of the world: that of the scanner, of another image, of the MNI152 brain."""
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a hidden path to write to, and rename it to `path` if the block succeeds."""
+def replacing(path: Path, *, most_entries: int = _MOST_ENTRIES) -> Iterator[Path]:
+    """Give a hidden path to write to, and rename it to `path` if the block succeeds.
+
+    Parameters
+    ----------
+    path : Path
+    most_entries : int
+        Names of the folder that are read in search of parts that killed writers left.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned_parts(path)
+        _remove_abandoned_parts(path, most_entries)
         part, lock = _create_part(path)
         try:
             yield part
@@ -66,14 +78,15 @@ def _create_part(path: Path) -> tuple[Path, int]:
     raise FileExistsError(errno.EEXIST, "every hidden name was taken", str(path))
 
 
-def _remove_abandoned_parts(path: Path) -> None:
+def _remove_abandoned_parts(path: Path, most_entries: int) -> None:
     """Remove what writers of this file left when they were killed: nobody holds its lock."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}\.part")
-    for part in path.parent.iterdir():
-        if pattern.fullmatch(part.name):
-            with suppress(OSError), part.open("r+b") as stream:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                part.unlink()
+    with os.scandir(path.parent) as entries:
+        found = [entry.name for entry in islice(entries, most_entries)]
+    for part in (path.parent / name for name in found if pattern.fullmatch(name)):
+        with suppress(OSError), part.open("r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

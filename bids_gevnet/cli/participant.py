@@ -17,7 +17,7 @@ from bids_gevnet.cli.intermediates import discard_damaged_stages
 from bids_gevnet.cli.locks import locked, using
 from bids_gevnet.cli.logs import open_log_file, save_traceback
 from bids_gevnet.cli.parser import Request
-from bids_gevnet.cli.reports import write_methods
+from bids_gevnet.cli.reports import refresh_methods
 from bids_gevnet.errors import BidsGevnetError, InputError, ParticipantError, WorkflowBuildError
 from bids_gevnet.settings import PreprocessingSettings, Settings, to_toml
 
@@ -219,7 +219,7 @@ def _run(
     if workflow is not None:
         configure(workflow, execution, crash_dir=crash_dir)
         _execute(request, workflow, finisher, crash_dir)
-    write_methods(request.output_dir)
+    refresh_methods(request.output_dir)
     labels = {name: f"sub-{participant.label}" for name, participant in names.items()}
     failures = read_failures(crash_dir, labels)
     for failure in failures:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _METRICS = "group_metrics.json"
 
+MOST_PARTICIPANTS = 1000
+"""Up to so many, the methods text is written again after every run over participants."""
+
 
 def rebuild_reports(request: Request) -> int:
     """Build the reports again, of finished participants and of the group, and print their paths.
@@ -84,6 +87,17 @@ def write_methods(output_dir: Path, facts: "Sequence[ScanFacts] | None" = None) 
     path = output_dir / "CITATION.md"
     write_text(path, methods_text(known))
     return path
+
+
+def refresh_methods(output_dir: Path, *, most: int = MOST_PARTICIPANTS) -> None:
+    """Write CITATION.md after a run over participants, unless there are too many to read again.
+
+    A cluster runs one participant at a time: to read all of them after each would cost the square
+    of their number. Of a large study the text is written by the group level.
+    """
+    written = (output_dir / "CITATION.md").is_file()
+    if not written or sum(path.is_dir() for path in output_dir.glob("sub-*")) <= most:
+        write_methods(output_dir)
 
 
 def write_boilerplate(request: Request, participants: Sequence[Participant]) -> int:

@@ -62,8 +62,10 @@ class BuildGroupReport(SimpleInterface):
 
     def _run_interface(self, runtime: Any) -> Any:
         from bids_gevnet.report.group.page import build_group_report, write_group_methods
+        from bids_gevnet.report.group.study_files import read_study
 
         output_dir = Path(self.inputs.output_dir)
-        self._results["report"] = str(build_group_report(output_dir))
-        write_group_methods(output_dir)
+        study = read_study(output_dir)
+        self._results["report"] = str(build_group_report(output_dir, study))
+        write_group_methods(output_dir, study)
         return runtime

@@ -7,9 +7,11 @@ that this package draws are marked as safe.
 """
 
 import base64
+import gzip
 import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -24,6 +26,8 @@ MISSING = Markup('<span class="missing">not available</span>')
 SCRIPTS = ("page.js", "tables.js", "ratings.js")
 
 _TEMPLATES = files(__package__) / "templates"
+
+_MOST_NAMES = 500
 
 
 def mark_as_html(text: str) -> Markup:
@@ -71,7 +75,40 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters["show"] = show
     environment.filters["chance"] = p_text
+    environment.filters["packed"] = pack
+    environment.filters["some_names"] = some_names
     return environment
+
+
+def pack(draw: Callable[[Any], str], items: Iterable[Any]) -> str:
+    """Write the HTML of many things small: JSON, compressed, as base64; tables.js unpacks it.
+
+    Parameters
+    ----------
+    draw : callable
+        Macro that writes one of them; it escapes what it shows.
+    items : iterable
+
+    Examples
+    --------
+    >>> text = pack(lambda number: f"<td>{number}</td>", range(2))
+    >>> json.loads(gzip.decompress(base64.b64decode(text)))
+    ['<td>0</td>', '<td>1</td>']
+    """
+    text = json.dumps([str(draw(item)).strip() for item in items], ensure_ascii=False)
+    # No time in it: the same files give the same page.
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def some_names(names: Iterable[str], most: int = _MOST_NAMES) -> str:
+    """List names, of very many the first ones.
+
+    >>> some_names(["sub-01", "sub-02", "sub-03"], most=2)
+    'sub-01, sub-02 and 1 more'
+    """
+    listed: Sequence[str] = list(names)
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def show(value: object, unit: str = "", digits: int = 3) -> str | Markup:

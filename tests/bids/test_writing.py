@@ -152,6 +152,18 @@ def test_the_next_writer_removes_what_a_killed_one_left_and_nothing_else(tmp_pat
     assert set(tmp_path.iterdir()) == {path, other}
 
 
+def test_a_folder_of_very_many_files_is_not_searched_to_its_end(tmp_path):
+    path = tmp_path / "file.txt"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    (left,) = tmp_path.iterdir()
+    with replacing(path, most_entries=0) as part:
+        part.write_text("new")
+    assert left.exists()
+    with replacing(path) as part:
+        part.write_text("newer")
+    assert set(tmp_path.iterdir()) == {path}
+
+
 def test_half_a_surrogate_pair_in_a_sidecar_stays_readable(tmp_path):
     write_json(tmp_path / "a.json", {"Manufacturer": "\ud800"})
     assert json.loads((tmp_path / "a.json").read_text()) == {"Manufacturer": "\ud800"}

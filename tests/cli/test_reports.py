@@ -11,6 +11,7 @@ from report.group_study import GroupStudy
 
 from bids_gevnet.cli.demo import compare_with_truth, draw_beside_truth, tell_results
 from bids_gevnet.cli.demo import main as demo
+from bids_gevnet.cli.reports import refresh_methods
 from bids_gevnet.cli.run import main
 from bids_gevnet.phantom.anatomy import grid_points
 from bids_gevnet.phantom.fibres import crossing_region
@@ -50,6 +51,19 @@ def test_reports_of_both_levels_are_built_again(study, level, capsys):
     # Nothing was trained or processed: everything else is as it was.
     assert before == {p: p.stat().st_mtime_ns for p in before}
     assert "cross-validation" in (out / "CITATION.md").read_text()
+
+
+def test_the_methods_text_of_very_many_is_left_to_the_group_level(study):
+    _, out = study
+    text = out / "CITATION.md"
+    refresh_methods(out, most=PEOPLE)
+    assert "cross-validation" in text.read_text()
+    text.write_text("old")
+    refresh_methods(out, most=PEOPLE - 1)
+    assert text.read_text() == "old"
+    text.unlink()
+    refresh_methods(out, most=PEOPLE - 1)  # one text is better than none
+    assert "cross-validation" in text.read_text()
 
 
 def test_subject_reports_alone_where_there_is_no_group_run(study, capsys):

@@ -26,6 +26,9 @@ GRID = np.linspace(0, 1, 101)
 BINS = 10
 """Reliability bins of equal width."""
 
+MOST_POINTS = 500
+"""Points of a curve that are written, at most: a picture shows no more, and areas are of all."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
@@ -122,7 +125,8 @@ def roc_curves(held_out: HeldOut) -> list[dict[str, Any]]:
         for fold, inside in _both_sides(held_out.folds, truth):
             fpr, tpr, _ = roc_curve(truth[inside], chance[inside])
             area = float(auc(fpr, tpr))
-            folds.append({"fold": fold, "fpr": _list(fpr), "tpr": _list(tpr), "auc": area})
+            shown = thin_curve(fpr, tpr)
+            folds.append({"fold": fold, "fpr": shown[0], "tpr": shown[1], "auc": area})
             height = np.interp(GRID, fpr, tpr)
             height[0] = 0.0
             heights.append(height)
@@ -131,7 +135,8 @@ def roc_curves(held_out: HeldOut) -> list[dict[str, Any]]:
         if 0 < truth.sum() < len(truth):
             fpr, tpr, _ = roc_curve(truth, chance)
             area = float(auc(fpr, tpr))
-            entry["pooled"] = {"fpr": _list(fpr), "tpr": _list(tpr), "auc": area}
+            shown = thin_curve(fpr, tpr)
+            entry["pooled"] = {"fpr": shown[0], "tpr": shown[1], "auc": area}
         entries.append(entry)
     return entries
 
@@ -142,9 +147,10 @@ def pr_curves(held_out: HeldOut) -> list[dict[str, Any]]:
 
     def curve(truth: NDArray[np.bool_], chance: Floats) -> dict[str, Any]:
         precision, recall, _ = precision_recall_curve(truth, chance, drop_intermediate=True)
+        shown = thin_curve(recall, precision)
         return {
-            "recall": _list(recall),
-            "precision": _list(precision),
+            "recall": shown[0],
+            "precision": shown[1],
             "average_precision": float(average_precision_score(truth, chance)),
         }
 
@@ -236,6 +242,19 @@ def _band(heights: Sequence[Floats]) -> dict[str, list[float] | None]:
         "low": _list(np.maximum(mean - spread, 0)),
         "high": _list(np.minimum(mean + spread, 1)),
     }
+
+
+def thin_curve(*columns: Floats, most: int = MOST_POINTS) -> list[list[float]]:
+    """Keep so many points of a curve at equal steps, its ends among them; all of a short one.
+
+    Examples
+    --------
+    >>> thin_curve(np.arange(5.0), np.arange(5.0) ** 2, most=3)
+    [[0.0, 2.0, 4.0], [0.0, 4.0, 16.0]]
+    """
+    n = len(columns[0])
+    kept = np.rint(np.linspace(0, n - 1, min(most, n))).astype(np.intp)
+    return [_list(column[kept]) for column in columns]
 
 
 def _list(values: NDArray[np.floating[Any]]) -> list[float]:

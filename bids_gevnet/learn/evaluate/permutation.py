@@ -279,10 +279,13 @@ def _strata(truth: Truth, people: Sequence[str], sites: Sequence[str]) -> list[l
     Someone whose label changes between scans exchanges labels only with others of that kind who
     have as many scans.
     """
-    names, place = np.asarray(people, dtype=str), np.asarray(sites, dtype=str)
+    place = np.asarray(sites, dtype=str)
     strata: dict[tuple[tuple[str, ...], int], list[Ints]] = {}
-    for name in np.unique(names):
-        unit = np.flatnonzero(names == name)
+    # Sorted once: to look for everybody's scans in turn would grow with the square of the people.
+    _, person, counts = np.unique(
+        np.asarray(people, dtype=str), return_inverse=True, return_counts=True
+    )
+    for unit in np.split(np.argsort(person, kind="stable"), np.cumsum(counts)[:-1]):
         changes = len(set(truth[unit].tolist())) > 1
         key = (tuple(sorted(set(place[unit].tolist()))), len(unit) if changes else 0)
         strata.setdefault(key, []).append(unit)
@@ -304,8 +307,8 @@ def _draw(
                 labels[:, scans] = truth[scans][order]
                 continue
             first = truth[[unit[0] for unit in units]]
-            for number, unit in enumerate(units):
-                labels[:, unit] = first[order[:, number]][:, None]
+            owner = np.repeat(np.arange(len(units)), [len(unit) for unit in units])
+            labels[:, np.concatenate(units)] = first[order[:, owner]]
         yield labels
 
 

@@ -69,7 +69,8 @@ def read_voxel_maps(job: TrainJob, gains: RishGains | None) -> VoxelMaps:
     shared = _shared_voxels(stored[: len(job.training)], job.shape)
     values = len(scans) * int(shared.sum()) * job.shells
     tensor_at = shared & _every(job.shape, _step(values))
-    coarse = max(1, round(_SMOOTH_MM / job.voxel_mm))
+    energies = len(scans) * int(shared.sum()) * stored[0].log_rish.shape[-1]
+    coarse = max(round(_SMOOTH_MM / job.voxel_mm), _step(energies))
     rish_at = shared & _every(job.shape, coarse)
     if not rish_at.any():
         rish_at = shared

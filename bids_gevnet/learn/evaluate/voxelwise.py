@@ -6,10 +6,13 @@ span of the n training maps, so with X = U S V^T, the standardised training maps
 .. math:: \min_w \sum_i \ell(y_i, x_i w) + \tfrac1{2C} |w|^2
           \quad\text{is}\quad \min_u \sum_i \ell(y_i, (U S)_i u) + \tfrac1{2C} |u|^2:
 
-n columns in place of V, from the n x n matrix X X^T alone. The same holds of ridge regression,
-with a squared error as the loss, where a number is predicted. All is fitted to the training people
-of a fold: who counts as one person is their mean map at a site, voxels are standardised by
-training people, ComBat is fitted to them, and C is chosen by cross-validation among them.
+n columns in place of V, from the n x n matrix X X^T alone. Where there are more people than voxels
+the V x V matrix X^T X gives the same axes, and of more than `MOST_AXES` those of the largest
+variance are kept: cost grows with the people and not with their cube. The same holds of ridge
+regression, with a squared error as the loss, where a number is predicted. All is fitted to the
+training people of a fold: who counts as one person is their mean map at a site, voxels are
+standardised by training people, ComBat is fitted to them, and C is chosen by cross-validation
+among them.
 """
 
 from __future__ import annotations
@@ -38,6 +41,9 @@ PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 
 _INNER_FOLDS = 5
 _BLOCK = 2**16  # voxels at once
+
+MOST_AXES = 1000
+"""Principal axes to fit to, at most; fewer than 1,001 training people have no more than these."""
 
 
 def predict_from_maps(
@@ -139,13 +145,15 @@ def _harmonise(
             maps[number] = combat.apply(maps[number], scan.site)
 
 
-def dual_scores(rows: Maps, tested: Maps) -> tuple[Floats, Floats]:
+def dual_scores(rows: Maps, tested: Maps, *, most_axes: int = MOST_AXES) -> tuple[Floats, Floats]:
     """Coordinates of training and test maps on the training people's principal axes.
 
     Parameters
     ----------
     rows : (n_people, n_voxels) array
     tested : (n_tested, n_voxels) array
+    most_axes : int
+        How many axes to keep, those of the largest variance.
 
     Returns
     -------
@@ -153,21 +161,49 @@ def dual_scores(rows: Maps, tested: Maps) -> tuple[Floats, Floats]:
         With the inner products of the maps, standardised by training people and scaled so that
         those have length 1 on average.
     """
+    if rows.shape[1] < len(rows):
+        return _primal_scores(rows, tested, most_axes)
     gram = np.zeros((len(rows), len(rows)))
     cross = np.zeros((len(tested), len(rows)))
     for start in range(0, rows.shape[1], _BLOCK):
         part = slice(start, start + _BLOCK)
-        train = np.asarray(rows[:, part], dtype=np.float64)
-        mean, spread = train.mean(axis=0), train.std(axis=0)
-        weight = np.where(spread > 1e-6, 1 / np.maximum(spread, 1e-6), 0.0)
-        train = (train - mean) * weight
+        train, mean, weight = _standardise(rows[:, part])
         gram += train @ train.T
         cross += ((tested[:, part] - mean) * weight) @ train.T
     size = np.trace(gram) / len(rows) or 1.0
-    variances, axes = np.linalg.eigh(gram / size)
+    variances, axes = _largest_axes(gram / size, most_axes)
+    lengths = np.sqrt(variances)
+    return axes * lengths, cross / size @ (axes / lengths)
+
+
+def _primal_scores(rows: Maps, tested: Maps, most_axes: int) -> tuple[Floats, Floats]:
+    """Give the same coordinates from the inner products of voxels, of which there are fewer."""
+    train, mean, weight = _standardise(rows)
+    size = float(np.square(train).sum()) / len(train) or 1.0
+    _, axes = _largest_axes(train.T @ train / size, most_axes)
+    axes /= np.sqrt(size)
+    return train @ axes, ((tested - mean) * weight) @ axes
+
+
+def _standardise(maps: Maps) -> tuple[Floats, Floats, Floats]:
+    """Standardise voxels over people; give the maps, the means and what they are multiplied by."""
+    train = np.asarray(maps, dtype=np.float64)
+    mean, spread = train.mean(axis=0), train.std(axis=0)
+    weight = np.where(spread > 1e-6, 1 / np.maximum(spread, 1e-6), 0.0)
+    return (train - mean) * weight, mean, weight
+
+
+def _largest_axes(products: Floats, most: int) -> tuple[Floats, Floats]:
+    """Eigenvalues and eigenvectors of a matrix that differ from zero, the largest of them."""
+    from scipy.linalg import eigh
+
+    n = len(products)
+    if n > most:
+        variances, axes = eigh(products, subset_by_index=(n - most, n - 1))
+    else:
+        variances, axes = np.linalg.eigh(products)
     kept = variances > 1e-8 * max(variances[-1], 1e-12)
-    lengths = np.sqrt(variances[kept])
-    return axes[:, kept] * lengths, cross / size @ (axes[:, kept] / lengths)
+    return variances[kept], axes[:, kept]
 
 
 def _choose_model(scores: Floats, truth: NDArray[np.intp], people: Sequence[str]) -> Any:

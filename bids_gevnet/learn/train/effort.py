@@ -12,7 +12,7 @@ from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.learn.cohort.store import stored_bytes
 from bids_gevnet.learn.models.files import build_network
 from bids_gevnet.learn.train.mixup import samples_per_epoch, split_batches
-from bids_gevnet.learn.train.trainer import STATISTICS_SCANS
+from bids_gevnet.learn.train.trainer import CURVE_SCANS, STATISTICS_SCANS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,11 +96,12 @@ def _scan_bytes(cohort: Cohort) -> int:
 def _scored(model: PlannedModel, settings: LearningSettings) -> int:
     """Count the scans that one model is run on without learning from them.
 
-    Training starts and ends with some of its scans, for features and statistics, and scores the
-    held-out ones after every epoch, for the learning curve, and in the end.
+    Training starts and ends with some of its scans, for features and statistics, and scores some
+    of the held-out ones after every epoch, for the learning curve, and all in the end.
     """
     some = min(len(model.split.training), STATISTICS_SCANS)
-    return 3 * some + len(model.split.testing) * (settings.epochs + 1)
+    tested = len(model.split.testing)
+    return 3 * some + min(tested, CURVE_SCANS) * settings.epochs + tested
 
 
 def _weight_bytes(network: str, classes: int, cohort: Cohort, settings: LearningSettings) -> int:

@@ -1,8 +1,10 @@
 """Training jobs as plain data: one per task, network and fold or site, one for the final model.
 
-A JSON file holds one job or all jobs of a study; every training process reads it. A job names
-scans of the store and says everything that decides its result, so its `digest` tells whether a
-harmonisation, a checkpoint or a finished model belongs to it.
+A JSON file holds one job or all jobs of a study; every training process reads it. A scan stands in
+it once, however many folds and left-out sites use it: the file, and what it takes in memory, grow
+with the scans and not with scans times models. A job names scans of the store and says everything
+that decides its result, so its `digest` tells whether a harmonisation, a checkpoint or a finished
+model belongs to it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from bids_gevnet.settings import ExecutionSettings, LearningSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FORMAT = "bids_gevnet training jobs 5"
+_FORMAT = "bids_gevnet training jobs 6"
+_PARTS = ("training", "testing")
 _LEARNING = LearningSettings()
 
 
@@ -273,7 +276,7 @@ def write_jobs(path: Path, jobs: Sequence[TrainJob]) -> None:
 
     A file that did not change keeps its time, so that what was made from it stays valid.
     """
-    content = {"format": _FORMAT, "jobs": [dataclasses.asdict(job) for job in jobs]}
+    content = {"format": _FORMAT, **_shared_scans(jobs)}
     if read_json(path) != json.loads(json.dumps(content)):
         write_json(path, content)
 
@@ -284,8 +287,9 @@ def read_jobs(path: Path) -> tuple[TrainJob, ...]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != _FORMAT:
             raise ValueError(content["format"])  # noqa: TRY301
-        return tuple(_job(entry) for entry in content["jobs"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        scans = [JobScan(**scan) for scan in content["scans"]]
+        return tuple(_job(entry, scans) for entry in content["jobs"])
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise InputError(
             expected=f"training jobs written by the group level in {path}",
             found=f"something else ({error})",
@@ -293,10 +297,27 @@ def read_jobs(path: Path) -> tuple[TrainJob, ...]:
         ) from None
 
 
-def _job(entry: dict[str, Any]) -> TrainJob:
-    scans = {
-        part: tuple(JobScan(**scan) for scan in entry[part]) for part in ("training", "testing")
-    }
+def _shared_scans(jobs: Sequence[TrainJob]) -> dict[str, Any]:
+    """List the scans of all jobs, each once, and the jobs with numbers for their scans."""
+    scans: dict[str, int] = {}
+    places: dict[int, int] = {}  # of objects that jobs of one study share
+
+    def place(scan: JobScan) -> int:
+        if id(scan) not in places:
+            text = json.dumps(dataclasses.asdict(scan), sort_keys=True)
+            places[id(scan)] = scans.setdefault(text, len(scans))
+        return places[id(scan)]
+
+    entries = [
+        dataclasses.asdict(dataclasses.replace(job, training=(), testing=()))
+        | {part: [place(scan) for scan in getattr(job, part)] for part in _PARTS}
+        for job in jobs
+    ]
+    return {"scans": [json.loads(text) for text in scans], "jobs": entries}
+
+
+def _job(entry: dict[str, Any], known: Sequence[JobScan]) -> TrainJob:
+    scans = {part: tuple(known[number] for number in entry[part]) for part in _PARTS}
     options = TrainOptions(**entry["options"])
     options = dataclasses.replace(options, strides=tuple(options.strides))
     fixed = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,7 @@ def make_jobs(
         start["init_sha256"] = hash_file(init_model / WEIGHTS)
         start["init_labels"] = read_card(init_model).labels
 
+    @cache  # models share the scans, so that many of them take no more memory than one
     def scan(index: int, task: Task) -> JobScan:
         row = cohort.rows[index]
         return JobScan(

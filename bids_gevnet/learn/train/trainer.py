@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 STATISTICS_SCANS = 64
 """Training scans for running statistics, at most: enough for means over millions of voxels."""
+CURVE_SCANS = 500
+"""Test scans that the learning curve is drawn from, at most: they are scored after every epoch."""
 
 
 def train_job(
@@ -288,8 +290,9 @@ class Trainer(TrainingLoop):
         """Loss and figure of the test scans, for the learning curve only."""
         if not (self.options.held_out_curve and self.job.testing):
             return {}
-        scores = torch.tensor(self.score(self.job.testing))
-        truth = torch.tensor(truth_of(self.job, self.job.testing))
+        testing = choose_for_curve(self.job.testing)
+        scores = torch.tensor(self.score(testing))
+        truth = torch.tensor(truth_of(self.job, testing))
         figure = f"held_out_{self.objective.figure}"
         return {
             "held_out_loss": float(self.objective.losses(scores, truth).mean()),
@@ -337,6 +340,12 @@ class Trainer(TrainingLoop):
             for index in self.processes.share(range(len(self.truth)))
         ]
         return np.array([values for _, values in sorted(self.processes.gather(energies))])
+
+
+def choose_for_curve(testing: Sequence[JobScan], *, most: int = CURVE_SCANS) -> Sequence[JobScan]:
+    """Choose test scans for the learning curve, which nothing is decided by: of many, a part."""
+    steps = range(min(most, len(testing)))
+    return [testing[step * len(testing) // len(steps)] for step in steps]
 
 
 def truth_of(job: TrainJob, scans: Sequence[JobScan]) -> list[int] | list[float]:

@@ -25,6 +25,7 @@ from bids_gevnet.report.group.results import (
 from bids_gevnet.report.group.study_files import FoldModel
 
 _SIZE = (3.5, 3.4)
+_MOST_POINTS = 2000  # above, dots are pixels of one picture and not shapes of their own
 _LEGEND: Mapping[str, Any] = {
     "fontsize": 8.5,
     "labelcolor": SOFT,
@@ -152,7 +153,14 @@ def draw_calibration(evaluation: Evaluation, *, name: str) -> Markup | None:
         )  # fmt: skip
 
 
-def draw_scatter(evaluation: Evaluation, *, target: str, unit: str, name: str) -> Markup | None:
+def draw_scatter(
+    evaluation: Evaluation,
+    *,
+    target: str,
+    unit: str,
+    name: str,
+    most_points: int = _MOST_POINTS,
+) -> Markup | None:
     """Draw predicted against true numbers, a colour and shape for each fold, and equality."""
     truth = as_numbers(evaluation.scatter.get("truth"))
     predicted = as_numbers(evaluation.scatter.get("predicted"))
@@ -172,6 +180,7 @@ def draw_scatter(evaluation: Evaluation, *, target: str, unit: str, name: str) -
                 [truth[i] for i in chosen], [predicted[i] for i in chosen],
                 "os^vD"[number % 5], ms=4.5, color=PALETTE[number % len(PALETTE)], alpha=0.85,
                 label=f"fold {fold:.0f}" if several else None,
+                rasterized=len(truth) > most_points,
             )  # fmt: skip
         ax.set_xlim(*ends)
         ax.set_ylim(*ends)

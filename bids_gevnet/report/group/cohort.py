@@ -7,6 +7,7 @@ A scan is far from the others where its robust distance (`report.measures`) to i
 large; a site needs six scans for that.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -152,6 +153,31 @@ def measure_scans(scans: Sequence[CohortScan]) -> list[Measure]:
             far = far_from_site(values, [scan.site for scan in scans])
             measures.append(Measure(key, name, unit, hint, values, far))
     return measures
+
+
+def rank_outliers(scans: Sequence[CohortScan], measures: Sequence[Measure]) -> list[int]:
+    """Numbers of the scans that stand out, those that do most first.
+
+    By errors of their own, then by how many measures are far from the others of their site.
+    """
+    far = Counter(number for measure in measures for number in measure.far)
+    errors = {
+        number: count
+        for number, scan in enumerate(scans)
+        if (count := sum(alert.level == "error" for alert in scan.alerts))
+    }
+    return sorted(far.keys() | errors.keys(), key=lambda i: (-errors.get(i, 0), -far[i], i))
+
+
+def spread_evenly(sites: Sequence[str], most: int) -> list[int]:
+    """Choose scans at equal steps from all sites in turn; all, if there are not more than `most`.
+
+    >>> spread_evenly(["A", "B", "A", "B", "A", "B"], 2)
+    [0, 1]
+    """
+    by_site = sorted(range(len(sites)), key=lambda number: (sites[number], number))
+    steps = range(min(most, len(sites)))
+    return sorted(by_site[step * len(sites) // len(steps)] for step in steps)
 
 
 def far_from_site(values: Sequence[float | None], sites: Sequence[str]) -> list[int]:

@@ -31,6 +31,8 @@ from bids_gevnet.report.figures.drawing import (
     plain_label,
     to_svg,
 )
+from bids_gevnet.report.group.cohort import spread_evenly
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan, FoldModel, StudyFiles
 from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume
 
@@ -39,6 +41,7 @@ Floats = npt.NDArray[np.float64]
 _MOST_VOXELS = 60_000
 """A mean over the brain needs no more; gains of many folds then fit in memory."""
 
+_MOST_KEPT = 500
 _MOST_SITES_DRAWN = 3
 _MOST_SITES_CHARTED = 24
 _NO_CHANGE = 1e-4
@@ -59,6 +62,8 @@ class SiteEffect:
         Log mean energy over the brain: all degrees of the first shell, then of the next.
     shells : tuple of str
         What distinguishes the shells, for people; one empty name where there is one shell.
+    of : int
+        Held-out scans; more than those measured where there are very many.
     """
 
     degrees: tuple[int, ...]
@@ -66,6 +71,12 @@ class SiteEffect:
     before: Floats
     after: Floats
     shells: tuple[str, ...] = ("",)
+    of: int = 0
+
+    @property
+    def dots(self) -> bool:
+        """Whether every scan is drawn, and not only where most of a site's are."""
+        return len(self.sites) <= LIMITS.energies
 
     @property
     def changed(self) -> bool:
@@ -96,10 +107,19 @@ def explained_by_site(values: Floats, sites: Sequence[str]) -> float | None:
 
 
 class RishReader:
-    """Energy maps of scans on a coarse choice of voxels, each read once."""
+    """Energy maps of scans on a coarse choice of voxels.
 
-    def __init__(self, scans: Sequence[CohortScan]) -> None:
+    Parameters
+    ----------
+    scans : sequence of CohortScan
+    most_kept : int
+        Scans whose maps stay in memory, about a megabyte each, for the next task; others are
+        read again.
+    """
+
+    def __init__(self, scans: Sequence[CohortScan], *, most_kept: int = _MOST_KEPT) -> None:
         self._scans = {scan.scan: scan for scan in scans}
+        self._most_kept = most_kept
         self._maps: dict[tuple[str, tuple[int, ...], int], Floats | None] = {}
 
     def site(self, scan: str) -> str:
@@ -112,10 +132,13 @@ class RishReader:
     def read(self, scan: str, degrees: Sequence[int], shells: int = 1) -> Floats | None:
         """Energies (n_voxels, n_shells * n_degrees), zero outside the brain; None if missing."""
         key = (scan, tuple(degrees), shells)
-        if key not in self._maps:
-            files = self._scans[scan].files
-            self._maps[key] = None if files is None else _read_maps(files, degrees, shells)
-        return self._maps[key]
+        if key in self._maps:
+            return self._maps[key]
+        files = self._scans[scan].files
+        maps = None if files is None else _read_maps(files, degrees, shells)
+        if len(self._maps) < self._most_kept:
+            self._maps[key] = maps
+        return maps
 
 
 def _read_maps(files: ScanFiles, degrees: Sequence[int], shells: int) -> Floats | None:
@@ -138,8 +161,14 @@ def thin_out(grid: npt.NDArray[np.floating]) -> npt.NDArray[np.float32]:
     return np.asarray(grid[::step, ::step, ::step], np.float32)
 
 
-def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteEffect | None:
-    """Energies of every held-out scan of a task, before and after."""
+def measure_site_effect(
+    folds: Sequence[FoldModel], reader: RishReader, *, most: int = LIMITS.measured
+) -> SiteEffect | None:
+    """Energies of every held-out scan of a task, before and after.
+
+    Of more than `most` scans, as many are measured, spread evenly over the sites of each fold.
+    """
+    tested = sum(len(model.held_out) for model in folds)
     sites, before, after = [], [], []
     degrees: tuple[int, ...] = ()
     shells: tuple[str, ...] = ("",)
@@ -149,8 +178,11 @@ def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteE
             return None
         degrees, shells = gains.degrees, shell_names(gains)
         thin = [thin_out(site).reshape(-1, site.shape[-1]) for site in gains.gains]
-        for scan in model.held_out:
-            energy = reader.read(scan, degrees, gains.shells) if scan in reader else None
+        known = [scan for scan in model.held_out if scan in reader]
+        share = -(-most * len(known) // max(tested, 1)) if tested > most else len(known)
+        for place in spread_evenly([reader.site(scan) for scan in known], share):
+            scan = known[place]
+            energy = reader.read(scan, degrees, gains.shells)
             if energy is None:
                 continue
             site = reader.site(scan)
@@ -162,7 +194,7 @@ def measure_site_effect(folds: Sequence[FoldModel], reader: RishReader) -> SiteE
             after.append(_log_mean(energy * factor.astype(np.float64) ** 2))
     if not sites:
         return None
-    return SiteEffect(degrees, sites, np.array(before), np.array(after), shells)
+    return SiteEffect(degrees, sites, np.array(before), np.array(after), shells, tested)
 
 
 def shell_names(gains: RishGains) -> tuple[str, ...]:
@@ -216,9 +248,12 @@ def _draw_degree(
         first = True
         for row, site in enumerate(sites):
             percent = 100 * np.expm1(values[site_of_scan == site, column] - centre)
-            ax.plot(
-                percent, np.full(len(percent), row + shift), ".", ms=3, color=colour, alpha=0.45
-            )
+            heights = np.full(len(percent), row + shift)
+            if not effect.dots:
+                ends = np.percentile(percent, [5, 95])
+                ax.plot(ends, heights[:1].repeat(2), "-", lw=1.2, color=colour, alpha=0.6)
+            else:
+                ax.plot(percent, heights, ".", ms=3, color=colour, alpha=0.45)
             ax.plot(
                 [percent.mean()], [row + shift], marker, ms=5.5, color=colour,
                 label=label if first else None,

@@ -13,6 +13,8 @@ import numpy.typing as npt
 from bids_gevnet.bids.derivatives import BRAIN_MASK, tensor_ending
 from bids_gevnet.report.figures.brain import ColourMap, Slice, bounding_box, draw_map
 from bids_gevnet.report.figures.direction_colours import draw_direction_colours
+from bids_gevnet.report.group.cohort import spread_evenly
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan
 from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume, read_volumes
 
@@ -31,7 +33,7 @@ class MeanMaps:
     scans : int
         Scans that the means are over.
     missing : list of CohortScan
-        Scans without maps, or on another grid.
+        Of those chosen, scans without maps, or on another grid.
     fa : ColourMap
     colours : list of Slice
     """
@@ -40,6 +42,8 @@ class MeanMaps:
     missing: list[CohortScan]
     fa: ColourMap
     colours: list[Slice]
+    of: int = 0
+    """Scans of the cohort."""
 
 
 class _Mean:
@@ -70,10 +74,14 @@ class _Mean:
         return [Volume(means[..., number], self.affine) for number in range(means.shape[-1])]
 
 
-def draw_mean_maps(scans: Sequence[CohortScan]) -> MeanMaps | None:
-    """Draw mean FA and mean colours of all scans that have them; nothing if none has."""
+def draw_mean_maps(scans: Sequence[CohortScan], *, most: int = LIMITS.averaged) -> MeanMaps | None:
+    """Draw mean FA and mean colours of all scans that have them; nothing if none has.
+
+    Of more than `most` scans, as many are taken, spread evenly over the sites.
+    """
     mean, missing = _Mean(), []
-    for scan in scans:
+    for number in spread_evenly([scan.site for scan in scans], most):
+        scan = scans[number]
         parts = [] if scan.files is None else _read(scan.files)
         if not parts or not mean.add(parts):
             missing.append(scan)
@@ -93,6 +101,7 @@ def draw_mean_maps(scans: Sequence[CohortScan]) -> MeanMaps | None:
             limits=(0.0, _HIGHEST_FA),
         ),
         draw_direction_colours(channels, mask, box, positions=positions),
+        len(scans),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 The b0 is small in its own space and the transform to the template is known, so a slice in
 template space is read straight from it; the series in template space is not touched. Pictures
-stand on a few large sheets that the page cuts: five hundred people still make one small file.
+stand on a few large sheets that the page cuts: five hundred people still make one small file. Of
+more than that, the scans that stand out are shown and a part of the others.
 """
 
 import re
@@ -16,11 +17,15 @@ import numpy.typing as npt
 from bids_gevnet.bids.derivatives import MEAN_B0, transform_ending
 from bids_gevnet.report.figures.brain import Box, Sampler, bounding_box, outline
 from bids_gevnet.report.figures.drawing import to_bytes, to_png_uri
+from bids_gevnet.report.group.cohort import spread_evenly
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan
 from bids_gevnet.report.scan_files import ScanFiles, Volume, read_volume
 
 TILE_MM = 2.5
 AXIAL_MM, SAGITTAL_MM = 8.0, 4.0
+_OUTLIERS = 0.6
+"""Share of the tiles that scans which stand out may take."""
 _PER_SHEET = 60
 _COLUMNS = 10
 _GREYS = 48  # steps of grey that an eye can tell in a small picture; fewer compress better
@@ -50,7 +55,11 @@ class Mosaic:
     outline : str
         SVG path of the template's brain in a tile.
     missing : list of CohortScan
-        Scans without a picture.
+        Of those chosen, scans without a picture.
+    of : int
+        Scans of the cohort.
+    outliers : int
+        How many of those chosen stand out; they come first where not all are shown.
     """
 
     sheets: list[tuple[str, int, int]]
@@ -59,23 +68,59 @@ class Mosaic:
     height: int
     outline: str
     missing: list[CohortScan]
+    of: int = 0
+    outliers: int = 0
 
 
-def draw_mosaic(scans: Sequence[CohortScan], template_mask: Volume) -> Mosaic | None:
-    """Draw a small axial and sagittal slice of every scan.
+def choose_tiles(
+    scans: Sequence[CohortScan], outliers: Sequence[int], most: int
+) -> tuple[list[CohortScan], int]:
+    """Choose whom to show: outliers first, then others spread over the sites; give their number.
+
+    Parameters
+    ----------
+    scans : sequence of CohortScan
+    outliers : sequence of int
+        Numbers of scans that stand out, those that do most first.
+    most : int
+        Up to so many scans are all shown, in their order.
+    """
+    if len(scans) <= most:
+        return list(scans), 0
+    first = list(outliers[: int(_OUTLIERS * most)])
+    others = sorted(set(range(len(scans))) - set(outliers)) or sorted(
+        set(range(len(scans))) - set(first)
+    )
+    even = spread_evenly([scans[number].site for number in others], most - len(first))
+    return [scans[number] for number in [*first, *(others[place] for place in even)]], len(first)
+
+
+def draw_mosaic(
+    scans: Sequence[CohortScan],
+    template_mask: Volume,
+    *,
+    outliers: Sequence[int] = (),
+    most: int = LIMITS.tiles,
+) -> Mosaic | None:
+    """Draw a small axial and sagittal slice of every scan, or of some of very many.
 
     Parameters
     ----------
     scans : sequence of CohortScan
     template_mask : Volume
         Brain of the template; its outline is the same in every tile.
+    outliers : sequence of int
+        Numbers of scans that stand out, those that do most first (`rank_outliers`).
+    most : int
+        Scans shown, at most.
     """
     box = bounding_box(template_mask, margin_mm=6.0)
     if box is None:
         return None
     pictures: list[tuple[CohortScan, npt.NDArray[np.uint8]]] = []
     missing = []
-    for scan in scans:
+    chosen, first = choose_tiles(scans, outliers, most)
+    for scan in chosen:
         picture = None if scan.files is None else _picture(scan.files, box)
         if picture is None:
             missing.append(scan)
@@ -96,7 +141,7 @@ def draw_mosaic(scans: Sequence[CohortScan], template_mask: Volume) -> Mosaic | 
             tiles.append(Tile(scan, number, x, y))
         sheets.append((to_png_uri(sheet), sheet.shape[1], sheet.shape[0]))
     path = outline(_both(Sampler(template_mask, order=1), box).astype(np.float64))
-    return Mosaic(sheets, tiles, width, height, path, missing)
+    return Mosaic(sheets, tiles, width, height, path, missing, len(scans), first)
 
 
 def _both(sampler: Sampler, box: Box) -> npt.NDArray[np.float32]:

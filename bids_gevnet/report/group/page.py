@@ -25,6 +25,7 @@ from bids_gevnet.report.group.cohort import (
     describe_classes,
     describe_left_out,
     measure_scans,
+    rank_outliers,
 )
 from bids_gevnet.report.group.harmonisation import (
     GainMap,
@@ -38,6 +39,7 @@ from bids_gevnet.report.group.harmonisation import (
     why_unchanged,
 )
 from bids_gevnet.report.group.leakage_audit import audit_group
+from bids_gevnet.report.group.limits import LIMITS, Limits
 from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.methods import describe_group, facts_of_run
 from bids_gevnet.report.group.mosaic import draw_mosaic
@@ -69,20 +71,26 @@ from bids_gevnet.versions import list_versions
 REPORT = "group_report.html"
 
 
-def build_group_report(output_dir: Path) -> Path:
+def build_group_report(
+    output_dir: Path, study: StudyFiles | None = None, *, limits: Limits = LIMITS
+) -> Path:
     """Build the report of a cohort.
 
     Parameters
     ----------
     output_dir : Path
         Top of the derivatives, after the group level.
+    study : StudyFiles, optional
+        What `read_study` found there, where it is known.
+    limits : Limits
+        Scans up to which each is shown.
 
     Returns
     -------
     report : Path
         ``output_dir / group_report.html``; the same bytes for the same files.
     """
-    study = read_study(output_dir)
+    study = study or read_study(output_dir)
     results = read_results(study.metrics)
     sites = count_sites(study.scans)
     measures = measure_scans(study.scans)
@@ -104,11 +112,18 @@ def build_group_report(output_dir: Path) -> Path:
             "looks": style,
             "marks": {label: key_mark(*look) for label, look in style.items()},
             "numbered": numbered_sites(study.sites),
-            "strips": draw_strips(study.scans, measures),
-            "people": describe_people(study, measures, results),
-            "mosaic": None if template is None else draw_mosaic(study.scans, template[1]),
-            "mean_maps": draw_mean_maps(study.scans),
-            "harmonisation": _harmonisation(study),
+            "strips": draw_strips(study.scans, measures, most_dots=limits.dots),
+            "people": describe_people(study, measures, results, most_rows=limits.rows),
+            "mosaic": None
+            if template is None
+            else draw_mosaic(
+                study.scans,
+                template[1],
+                outliers=rank_outliers(study.scans, measures),
+                most=limits.tiles,
+            ),
+            "mean_maps": draw_mean_maps(study.scans, most=limits.averaged),
+            "harmonisation": _harmonisation(study, limits),
             "results": [_describe_task(task) for task in results],
             "enough_to_calibrate": ENOUGH_TO_CALIBRATE,
             "interval_notes": _sentences(study.metrics.get("methods")),
@@ -132,10 +147,10 @@ def group_methods(study: StudyFiles) -> Methods:
     return describe_group(facts_of_run(study), scans)
 
 
-def write_group_methods(output_dir: Path) -> Path:
+def write_group_methods(output_dir: Path, study: StudyFiles | None = None) -> Path:
     """Write CITATION.md: the methods of both levels, with what to cite."""
     path = output_dir / "CITATION.md"
-    write_text(path, to_markdown(group_methods(read_study(output_dir))))
+    write_text(path, to_markdown(group_methods(study or read_study(output_dir))))
     return path
 
 
@@ -195,7 +210,7 @@ class HarmonisationSection:
     unchanged: str
 
 
-def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
+def _harmonisation(study: StudyFiles, limits: Limits) -> list[HarmonisationSection]:
     """Describe every task that harmonises; networks of one task share folds and gains."""
     reader, mask = RishReader(study.scans), group_mask(study)
     titles = _titles(study)
@@ -206,7 +221,7 @@ def _harmonisation(study: StudyFiles) -> list[HarmonisationSection]:
         models = [*folds, *([final] if final else [])]
         if not any(model.card.get("harmonised") is True for model in models):
             continue
-        effect = measure_site_effect(folds, reader)
+        effect = measure_site_effect(folds, reader, most=limits.measured)
         drawn = effect is not None and effect.changed
         sections.append(
             HarmonisationSection(

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from bids_gevnet.report.group.cohort import Measure
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.results import TaskResult
 from bids_gevnet.report.group.study_files import CohortScan, Predictions, StudyFiles
 
 _MOST_TASKS = 6
+_ROWS_OF_A_PAGE = 100
 _SHOWN = ("motion", "snr", "dice")
 
 
@@ -63,21 +65,40 @@ class PeopleTable:
     measures : list of Measure
     sessions : bool
         Whether somebody has one.
+    most_rows : int
+        With more, the table is shown page by page.
     """
 
     rows: list[PersonRow]
     tasks: list[tuple[str, str]]
     measures: list[Measure]
     sessions: bool
+    most_rows: int = LIMITS.rows
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether the page shows some rows at a time."""
+        return len(self.rows) > self.most_rows
+
+    @property
+    def first_rows(self) -> list[PersonRow]:
+        """Rows that are in the page from the start."""
+        return self.rows[: min(self.most_rows, _ROWS_OF_A_PAGE)] if self.is_paged else self.rows
 
 
 def describe_people(
-    study: StudyFiles, measures: Sequence[Measure], results: Sequence[TaskResult]
+    study: StudyFiles,
+    measures: Sequence[Measure],
+    results: Sequence[TaskResult],
+    *,
+    most_rows: int = LIMITS.rows,
 ) -> PeopleTable:
-    """Put the table together."""
+    """Put the table together; with more rows than `most_rows` it is shown page by page."""
     chosen = _main_predictions(study, results)[:_MOST_TASKS]
     shown = [measure for measure in measures if measure.key in _SHOWN]
     outcomes = [_outcomes(predictions) for _, predictions in chosen]
+    label_numbers = {label: number for number, label in enumerate(study.labels)}
+    site_numbers = {site: number for number, site in enumerate(study.sites)}
     rows = []
     for number, scan in enumerate(study.scans):
         levels = [alert.level for alert in scan.alerts]
@@ -85,8 +106,8 @@ def describe_people(
             PersonRow(
                 scan,
                 quote(scan.report),
-                study.labels.index(scan.label),
-                study.sites.index(scan.site),
+                label_numbers[scan.label],
+                site_numbers[scan.site],
                 [of_task.get(scan.scan) for of_task in outcomes],
                 [measure.values[number] for measure in shown],
                 levels.count("error"),
@@ -98,6 +119,7 @@ def describe_people(
         [(title, predictions.network) for title, predictions in chosen],
         shown,
         any(scan.session for scan in study.scans),
+        most_rows,
     )
 
 

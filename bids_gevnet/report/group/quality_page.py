@@ -7,7 +7,13 @@ from bids_gevnet.learn.cohort.number_checks import guess_kind
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.report.alerts import LEVELS
 from bids_gevnet.report.group.alerts import scan_alerts
-from bids_gevnet.report.group.cohort import count_sites, describe_classes, measure_scans
+from bids_gevnet.report.group.cohort import (
+    count_sites,
+    describe_classes,
+    measure_scans,
+    rank_outliers,
+)
+from bids_gevnet.report.group.limits import LIMITS, Limits
 from bids_gevnet.report.group.mean_maps import draw_mean_maps
 from bids_gevnet.report.group.mosaic import draw_mosaic
 from bids_gevnet.report.group.page import study_template
@@ -24,7 +30,7 @@ from bids_gevnet.report.page import render_page
 TABLE, PAGE = "group_qc.tsv", "group_qc.html"
 
 
-def build_quality_report(output_dir: Path, target: str) -> Path:
+def build_quality_report(output_dir: Path, target: str, *, limits: Limits = LIMITS) -> Path:
     """Build the page from group_qc.tsv and the derivatives.
 
     Parameters
@@ -33,6 +39,8 @@ def build_quality_report(output_dir: Path, target: str) -> Path:
         Top of the derivatives, after the participant level.
     target : str
         Column of the table that scans are coloured by.
+    limits : Limits
+        Scans up to which each is shown.
 
     Returns
     -------
@@ -62,10 +70,17 @@ def build_quality_report(output_dir: Path, target: str) -> Path:
             "looks": style,
             "marks": {label: key_mark(*look) for label, look in style.items()},
             "numbered": numbered_sites(study.sites),
-            "strips": draw_strips(scans, measures),
-            "people": describe_people(study, measures, []),
-            "mean_maps": draw_mean_maps(scans),
-            "mosaic": None if template is None else draw_mosaic(scans, template[1]),
+            "strips": draw_strips(scans, measures, most_dots=limits.dots),
+            "people": describe_people(study, measures, [], most_rows=limits.rows),
+            "mean_maps": draw_mean_maps(scans, most=limits.averaged),
+            "mosaic": None
+            if template is None
+            else draw_mosaic(
+                scans,
+                template[1],
+                outliers=rank_outliers(scans, measures),
+                most=limits.tiles,
+            ),
         },
     )
     path = output_dir / PAGE

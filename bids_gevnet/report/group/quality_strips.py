@@ -1,5 +1,8 @@
 """Draw strip plots of quality measures: one dot per scan, in columns of sites.
 
+Of very many scans, bars say how many have which value, and only scans far from the others of their
+site are dots: the size of the page grows with the sites, not with the scans.
+
 Dots are SVG elements of their own, with the scan's key, so that the page's script can light up
 one scan in every plot at once; without the script they are a picture all the same. Shape and
 colour both say the class.
@@ -13,8 +16,9 @@ from markupsafe import Markup, escape
 
 from bids_gevnet.report.figures.drawing import PALETTE, plain_label
 from bids_gevnet.report.group.cohort import ENOUGH_SCANS, Measure
+from bids_gevnet.report.group.limits import LIMITS
 from bids_gevnet.report.group.study_files import CohortScan
-from bids_gevnet.report.measures import usual_range
+from bids_gevnet.report.measures import robust_distances, usual_range
 
 NARROW, WIDE, HEIGHT = 300, 620, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 6, 8, 20
@@ -25,6 +29,10 @@ _MOST_NAMED = 6
 _LONGEST_NAME = 18
 _LINE = 10.0
 """Distance of two names in a column, above the height of their letters."""
+MOST_FAR = 60
+"""Dots beside the bars, at most."""
+_MOST_FAR_NAMES = 8
+_BARS = 54
 _CROWDED = ((200, 0.7), (80, 0.85), (0, 1.0))
 """Scans from which dots are smaller, and how much."""
 
@@ -47,6 +55,8 @@ class StripPlot:
     svg: Markup
     summary: str
     wide: bool
+    binned: bool = False
+    most_far: int = MOST_FAR
 
 
 def class_style(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -57,12 +67,15 @@ def class_style(labels: Sequence[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-def draw_strips(scans: Sequence[CohortScan], measures: Sequence[Measure]) -> list[StripPlot]:
-    """Draw every measure."""
-    return [_draw(scans, measure) for measure in measures]
+def draw_strips(
+    scans: Sequence[CohortScan], measures: Sequence[Measure], *, most_dots: int = LIMITS.dots
+) -> list[StripPlot]:
+    """Draw every measure: each scan, or bars where there are more scans than `most_dots`."""
+    binned = len(scans) > most_dots
+    return [_draw(scans, measure, binned=binned) for measure in measures]
 
 
-def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
+def _draw(scans: Sequence[CohortScan], measure: Measure, *, binned: bool) -> StripPlot:
     sites = sorted({scan.site for scan in scans})
     style = class_style(sorted({scan.label for scan in scans}))
     known = [value for value in measure.values if value is not None]
@@ -78,7 +91,15 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
     ]
     seen: dict[tuple[str, int], int] = {}
     far: list[tuple[CohortScan, float, float]] = []
-    for number, (scan, value) in enumerate(zip(scans, measure.values, strict=True)):
+    places = {site: number for number, site in enumerate(sites)}
+    drawn = list(range(len(scans)))
+    if binned:
+        parts += _bars(scans, measure, sites, low, span, column)
+        drawn, size = _farthest(scans, measure)[:MOST_FAR], 1.0
+    ringed = set(drawn if binned else measure.far)
+    named = set(drawn[:_MOST_FAR_NAMES]) if binned else ringed
+    for number in drawn:
+        scan, value = scans[number], measure.values[number]
         if value is None:
             continue
         y = _height(value, low, span)
@@ -87,7 +108,7 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
         rank = seen[place] = seen.get(place, -1) + 1
         offset = (rank + 1) // 2 * (1 if rank % 2 else -1) * min(7.0 * size, 0.3 * column)
         reach = 0.44 * column
-        x = _LEFT + column * (sites.index(scan.site) + 0.5) + max(-reach, min(reach, offset))
+        x = _LEFT + column * (places[scan.site] + 0.5) + max(-reach, min(reach, offset))
         colour, shape = style[scan.label]
         parts.append(
             Markup('<path class="dot" data-p="{}" d="{}" transform="translate({} {}){}" ').format(
@@ -95,15 +116,72 @@ def _draw(scans: Sequence[CohortScan], measure: Measure) -> StripPlot:
             )
             + Markup('style="--mark:{}" data-v="{}"/>').format(colour, f"{value:.4g}")
         )
-        if number in measure.far:
+        if number in named:
             far.append((scan, x, y))
+        elif number in ringed:
+            parts.append(_ring(x, y))
     parts += _name_far(far, width)  # above the dots
     summary = _summary(measure, known)
     head = Markup('<svg class="strip" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
         width, HEIGHT, summary
     )
     svg = head + Markup("").join(parts) + Markup("</svg>")
-    return StripPlot(measure, svg, summary, width == WIDE)
+    return StripPlot(measure, svg, summary, width == WIDE, binned)
+
+
+def _bars(
+    scans: Sequence[CohortScan],
+    measure: Measure,
+    sites: Sequence[str],
+    low: float,
+    span: float,
+    column: float,
+) -> list[Markup]:
+    """Draw how many scans of each site and class have which value: one path for each class."""
+    labels = sorted({scan.label for scan in scans})
+    style = class_style(labels)
+    counts = np.zeros((len(sites), _BARS, len(labels)), int)
+    known = [(s, v) for s, v in zip(scans, measure.values, strict=True) if v is not None]
+    values = np.array([value for _, value in known])
+    rows = np.clip(((values - low) / span * _BARS).astype(int), 0, _BARS - 1)
+    site_of = {site: number for number, site in enumerate(sites)}
+    label_of = {label: number for number, label in enumerate(labels)}
+    for (scan, _), row in zip(known, rows.tolist(), strict=True):
+        counts[site_of[scan.site], row, label_of[scan.label]] += 1
+    longest = np.maximum(counts.sum(axis=2).max(axis=1), 1)
+    height = (HEIGHT - _TOP - _BOTTOM) / _BARS
+    paths: list[list[str]] = [[] for _ in labels]
+    for site, row in zip(*np.nonzero(counts.sum(axis=2)), strict=True):
+        lengths = counts[site, row] * 0.88 * column / longest[site]
+        x = _LEFT + column * (site + 0.5) - lengths.sum() / 2
+        y = HEIGHT - _BOTTOM - (row + 1) * height
+        for path, length in zip(paths, lengths, strict=True):
+            if length:
+                path.append(f"M{x:.1f} {y:.1f}h{max(length, 0.4):.1f}v{height:.1f}H{x:.1f}z")
+            x += length
+    return [
+        Markup('<path class="bars" d="{}" style="--mark:{}"/>').format(
+            "".join(path), style[label][0]
+        )
+        for label, path in zip(labels, paths, strict=True)
+        if path
+    ]
+
+
+def _farthest(scans: Sequence[CohortScan], measure: Measure) -> list[int]:
+    """Sort the scans that are far from the others of their site, the farthest first."""
+    distance = dict.fromkeys(measure.far, 0.0)
+    for site in sorted({scans[number].site for number in measure.far}):
+        members = [
+            number
+            for number, (scan, value) in enumerate(zip(scans, measure.values, strict=True))
+            if scan.site == site and value is not None
+        ]
+        values = np.array([measure.values[number] for number in members], np.float64)
+        for number, z in zip(members, robust_distances(values).tolist(), strict=True):
+            if number in distance:
+                distance[number] = z
+    return sorted(distance, key=lambda number: (-distance[number], number))
 
 
 def _usual_bands(
@@ -150,12 +228,8 @@ def _name_far(far: Sequence[tuple[CohortScan, float, float]], width: int) -> lis
         for number, lowest in enumerate(reversed(taken)):
             taken[-1 - number] = min(lowest, HEIGHT - _BOTTOM - number * _LINE)
     return [
-        Markup(
-            '<circle class="far-ring" cx="{}" cy="{}" r="6.5"/>'
-            '<text class="far-name" x="{}" y="{}" text-anchor="{}">{}</text>'
-        ).format(
-            f"{x:.1f}",
-            f"{y:.1f}",
+        _ring(x, y)
+        + Markup('<text class="far-name" x="{}" y="{}" text-anchor="{}">{}</text>').format(
             f"{x + 9 if right else x - 9:.1f}",
             f"{lines[scan.site, right][number]:.1f}",
             "start" if right else "end",
@@ -163,6 +237,12 @@ def _name_far(far: Sequence[tuple[CohortScan, float, float]], width: int) -> lis
         )
         for scan, x, y, right, number in marks
     ]
+
+
+def _ring(x: float, y: float) -> Markup:
+    return Markup('<circle class="far-ring" cx="{}" cy="{}" r="6.5"/>').format(
+        f"{x:.1f}", f"{y:.1f}"
+    )
 
 
 def _height(value: float, low: float, span: float) -> float:

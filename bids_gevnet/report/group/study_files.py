@@ -168,17 +168,18 @@ class StudyFiles:
         facts = self.metrics.get("external")
         return facts if isinstance(facts, Mapping) else {}
 
-    @property
+    # Cached: the page asks for these at every scan.
+    @cached_property
     def is_regression(self) -> bool:
         """Whether a number was predicted."""
         return any(scan.value is not None for scan in self.scans)
 
-    @property
+    @cached_property
     def labels(self) -> tuple[str, ...]:
         """The classes, or the thirds of a number, sorted."""
         return tuple(sorted({scan.label for scan in self.scans}))
 
-    @property
+    @cached_property
     def sites(self) -> tuple[str, ...]:
         """The sites, sorted."""
         return tuple(sorted({scan.site for scan in self.scans}))

@@ -1,5 +1,10 @@
-"""Compare the measures of a scan with those of the other finished participants."""
+"""Compare the measures of a scan with those of the other finished participants.
 
+Of very many others a part is read, spread evenly over their names: every participant's report
+reads the others, so that a study's reports would otherwise cost the square of its size.
+"""
+
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +14,9 @@ from bids_gevnet.facts import ScanFacts
 from bids_gevnet.report.figures.motion import summarise_motion
 from bids_gevnet.report.measures import FACT_MEASURES, FEWEST_OTHERS, UsualRange, usual_range
 from bids_gevnet.report.scan_files import read_facts, read_table
+
+MOST_PARTICIPANTS = 500
+"""Others to compare with: their middle 90 % is known well enough from so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +70,34 @@ class Comparison:
         return self.count >= FEWEST_OTHERS
 
 
-def read_others(output_dir: Path, label: str) -> list[ScanMeasures]:
-    """Read what is known of the finished scans of all other participants."""
+def read_others(
+    output_dir: Path, label: str, *, most: int = MOST_PARTICIPANTS
+) -> list[ScanMeasures]:
+    """Read what is known of the finished scans of the other participants.
+
+    Parameters
+    ----------
+    output_dir : Path
+    label : str
+        Whose scans are not read.
+    most : int
+        Participants to look at.
+    """
+    with os.scandir(output_dir) as entries:
+        others = sorted(
+            entry.path
+            for entry in entries
+            if entry.name.startswith("sub-") and entry.name != f"sub-{label}" and entry.is_dir()
+        )
+    steps = range(min(most, len(others)))
+    folders = [Path(others[step * len(others) // len(steps)]) for step in steps]
     paths = [
-        *output_dir.glob(f"sub-*/dwi/*_{FACTS}"),
-        *output_dir.glob(f"sub-*/ses-*/dwi/*_{FACTS}"),
+        path
+        for folder in folders
+        for place in ("dwi", "ses-*/dwi")
+        for path in folder.glob(f"{place}/*_{FACTS}")
     ]
-    own = output_dir / f"sub-{label}"
-    return [measure(path) for path in sorted(paths) if own not in path.parents]
+    return [measure(path) for path in sorted(paths)]
 
 
 def measure(facts_file: Path) -> ScanMeasures:

@@ -133,6 +133,29 @@ def test_sessions_keep_one_label_and_sites_their_counts() -> None:
     assert (labels[:, 0] == 1).any()
 
 
+def test_scans_of_a_person_get_one_label_however_many_there_are() -> None:
+    """A model that sees the person and not the label: exchanging scans alone would favour it."""
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(1, 6, 60)
+    people = np.repeat([f"p{n:02d}" for n in range(60)], sizes)
+    truth = np.repeat(rng.integers(0, 2, 60), sizes)
+    order = rng.permutation(len(people))  # scans of a person lie apart
+    predicted = np.repeat(rng.integers(0, 2, 60), sizes)[order]
+    found = permutation_test(
+        truth[order], predicted, people[order].tolist(), ["A"] * len(order),
+        classes=2, count=4000, seed=0,
+    )["balanced_accuracy"]  # fmt: skip
+    # By hand: labels of people exchanged, one by one.
+    labels = np.repeat(np.arange(60), sizes)[order]
+    first = truth[np.searchsorted(np.repeat(np.arange(60), sizes), np.arange(60))]
+    null = []
+    for _ in range(2000):
+        moved = rng.permutation(first)[labels]
+        null.append(balanced_accuracy_score(moved, predicted))
+    assert found["null_mean"] == pytest.approx(np.mean(null), abs=0.005)
+    assert found["null_sd"] == pytest.approx(np.std(null), rel=0.06)
+
+
 def test_changed_labels_are_exchanged_as_they_are() -> None:
     """A person who converted keeps one scan of each label, whoever they exchange with."""
     people = ["a", "a", "b", "b", "c", "d"]

@@ -74,6 +74,34 @@ def test_dual_form_is_the_penalised_regression_on_all_voxels() -> None:
     )
 
 
+def test_more_people_than_voxels_give_the_same_coordinates() -> None:
+    """Inner products, which the regression depends on, do not depend on the form."""
+    rng = np.random.default_rng(0)
+    maps = rng.normal(size=(30, 12)).astype(np.float32)
+    maps[:, 5] = 2.0  # a voxel that is the same in everybody
+    few, tested = maps[:24], maps[24:]
+    primal = dual_scores(few, tested)
+    # Voxels twice over, each half as long: more voxels than people, the same inner products.
+    dual = dual_scores(np.tile(few, 3), np.tile(tested, 3))
+    assert primal[0].shape[1] == dual[0].shape[1] == 11
+    for one, other in zip(primal, dual, strict=True):
+        np.testing.assert_allclose(one @ primal[0].T, other @ dual[0].T, atol=1e-5)
+    assert np.square(primal[0]).sum() / 24 == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("voxels", [12, 90])
+def test_of_many_axes_the_widest_are_kept(voxels: int) -> None:
+    rng = np.random.default_rng(0)
+    maps = rng.normal(size=(40, voxels)).astype(np.float32)
+    maps += 3 * rng.normal(size=(40, 1)).astype(np.float32)
+    train, test = dual_scores(maps[:30], maps[30:])
+    part, part_of_test = dual_scores(maps[:30], maps[30:], most_axes=3)
+    assert part.shape[1] == part_of_test.shape[1] == 3
+    widest = np.argsort(np.square(train).sum(axis=0))[-3:]
+    np.testing.assert_allclose(np.abs(part), np.abs(train[:, np.sort(widest)]), atol=1e-6)
+    np.testing.assert_allclose(np.abs(part_of_test), np.abs(test[:, np.sort(widest)]), atol=1e-6)
+
+
 def test_an_effect_is_found_and_none_is_not_invented() -> None:
     assert right(*cohort(1.5)) >= 0.95
     nothing = [right(*cohort(0.0, seed=seed)) for seed in range(5)]

@@ -22,7 +22,7 @@ from bids_gevnet.learn.train.jobs import TrainJob, read_jobs, write_jobs
 from bids_gevnet.learn.train.loop import TrainingDiverged
 from bids_gevnet.learn.train.outputs import curve_columns, is_trained, read_held_out
 from bids_gevnet.learn.train.progress import TrainingProgress
-from bids_gevnet.learn.train.trainer import Trainer, fit_harmonisation, train_job
+from bids_gevnet.learn.train.trainer import Trainer, choose_for_curve, fit_harmonisation, train_job
 
 
 def assert_same_model(first: TrainJob, second: TrainJob) -> None:
@@ -207,6 +207,27 @@ def test_jobs_file_brings_jobs_back(jobs: Any, tmp_path: Path) -> None:
     loaded = read_jobs(tmp_path / "jobs.json")
     assert loaded == tuple(jobs)
     assert [a.digest for a in loaded] == [b.digest for b in jobs]
+
+
+def test_the_learning_curve_of_very_many_is_that_of_a_part(jobs: Any) -> None:
+    testing = [replace(jobs[0].testing[0], scan=f"{number}") for number in range(10)]
+    assert [scan.scan for scan in choose_for_curve(testing, most=4)] == ["0", "2", "5", "7"]
+    assert choose_for_curve(testing) == testing
+    assert choose_for_curve([]) == []
+
+
+def test_a_scan_stands_in_the_jobs_file_once(jobs: Any, tmp_path: Path) -> None:
+    """However many models use it: the file and its memory grow with the scans alone."""
+    path = tmp_path / "jobs.json"
+    write_jobs(path, jobs)
+    everybody = {scan.scan for job in jobs for scan in (*job.training, *job.testing)}
+    assert len(json.loads(path.read_text())["scans"]) == len(everybody)
+    loaded = read_jobs(path)
+    kept = {id(scan) for job in loaded for scan in (*job.training, *job.testing)}
+    assert len(kept) == len(everybody)
+    other = [replace(jobs[0], training=tuple(replace(s, label=1) for s in jobs[0].training))]
+    write_jobs(path, [jobs[0], *other])  # the same scan with another label is another
+    assert read_jobs(path) == (jobs[0], *other)
 
 
 def test_digest_follows_what_decides_the_result(jobs: Any) -> None:

@@ -62,6 +62,15 @@ def test_a_range_is_that_of_the_others_alone(derivatives):
     assert "9 scans of other finished participants with the same scanner" in text
 
 
+def test_of_very_many_others_a_part_is_read_evenly(derivatives):
+    drop_images(derivatives)
+    add_others(derivatives, 9)
+    snr = [other.facts.quality.snr_b0 for other in read_others(derivatives, "01", most=3)]
+    assert snr == [28.0, 31.0, 34.0]
+    assert len(read_others(derivatives, "01", most=9)) == 9
+    assert read_others(derivatives, "01", most=0) == []
+
+
 def test_other_scanners_count_only_where_there_are_too_few_alike(derivatives):
     add_others(derivatives, 6, model="other")
     assert snr_of(derivatives)[0].same_protocol is False
