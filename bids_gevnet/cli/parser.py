@@ -54,7 +54,7 @@ Research use only: nothing here diagnoses anyone."""
 
 _EPILOG = """\
 exit codes: 0 all done; 1 something failed, each failure named; 2 wrong usage or unusable
-input; 70 the workflow could not be built."""
+input; 70 memory ran out, or an error that was not foreseen; 130, 143 stopped by a signal."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

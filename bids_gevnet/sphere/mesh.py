@@ -63,12 +63,21 @@ class TriangleMesh(Grid):
         """
         points = np.asarray(points, dtype=float)
         triangles = np.asarray(triangles, dtype=np.int64)
-        check_closed(points, triangles)
+        check_vertices(points, triangles)
+        check_closed(triangles)
+        check_outward(points, triangles)
         a, b, c = (points[triangles[:, i]] for i in range(3))
         doubled = np.cross(b - a, c - a)  # normal times twice the area
         normals = np.zeros_like(points)
         np.add.at(normals, triangles.ravel(), np.repeat(doubled, 3, axis=0))
-        normals /= np.linalg.norm(normals, axis=-1, keepdims=True)
+        lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
+        if not lengths.all():
+            raise InputError(
+                expected="triangles with an area around every vertex",
+                found=f"none around vertex {lengths.argmin()}, so that it has no normal",
+                remedy="remove triangles without area and those that lie on each other",
+            )
+        normals /= lengths
         third = np.linalg.norm(doubled, axis=-1) / 6
         areas = np.zeros(len(points))
         np.add.at(areas, triangles.ravel(), np.repeat(third, 3))
@@ -191,14 +200,38 @@ class TriangleMesh(Grid):
             )
 
 
-def check_closed(points: FloatArray, triangles: IntArray) -> None:
-    """Raise InputError unless the mesh is a closed, consistently oriented surface."""
+def check_vertices(points: FloatArray, triangles: IntArray) -> None:
+    """Raise InputError unless triangles name all of the points and nothing else."""
     if points.ndim != 2 or points.shape[1] != 3 or triangles.ndim != 2 or triangles.shape[1] != 3:
         raise InputError(
             expected="points of shape (n, 3) and triangles of shape (m, 3)",
             found=f"{points.shape} and {triangles.shape}",
             remedy="give vertex coordinates and triples of vertex indices",
         )
+    unknown = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if unknown.size:
+        raise InputError(
+            expected="finite coordinates",
+            found=f"{', '.join(f'{v:g}' for v in points[unknown[0]])} for vertex {unknown[0]}",
+            remedy="export the mesh again",
+        )
+    if triangles.size and not 0 <= triangles.min() <= triangles.max() < len(points):
+        raise InputError(
+            expected=f"triangles of vertices 0 to {len(points) - 1}",
+            found=f"{triangles.min()} to {triangles.max()}",
+            remedy="count vertices from 0, and give the points before the triangles",
+        )
+    lonely = np.setdiff1d(np.arange(len(points)), triangles)
+    if lonely.size:
+        raise InputError(
+            expected="every vertex in a triangle",
+            found=f"{lonely.size} in none, such as vertex {lonely[0]}",
+            remedy="remove these vertices and number the others anew",
+        )
+
+
+def check_closed(triangles: IntArray) -> None:
+    """Raise InputError unless the mesh is a closed, consistently oriented surface."""
     sides = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     once = len(np.unique(sides, axis=0)) == len(sides)
     if not once or 2 * len(triangle_edges(triangles)) != len(sides):
@@ -206,4 +239,15 @@ def check_closed(points: FloatArray, triangles: IntArray) -> None:
             expected="a closed mesh: every edge in exactly two triangles, of one orientation",
             found=f"{len(sides)} directed edges, {len(triangle_edges(triangles))} undirected",
             remedy="fill holes and orient all triangles anticlockwise seen from outside",
+        )
+
+
+def check_outward(points: FloatArray, triangles: IntArray) -> None:
+    """Raise InputError where a closed mesh is inside out: its frames would be mirrored."""
+    a, b, c = (points[triangles[:, i]] - points.mean(axis=0) for i in range(3))
+    if np.einsum("ij,ij->", a, np.cross(b, c)) < 0:  # six times the volume
+        raise InputError(
+            expected="triangles whose corners go anticlockwise as seen from outside",
+            found="clockwise ones: the mesh encloses a negative volume",
+            remedy="give triangles[:, ::-1]",
         )
