@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bids_gevnet.workflows.tools import Tools
 
 log = logging.getLogger("bids_gevnet")
+progress = logging.getLogger("bids_gevnet.progress")
 
 CONTAINER_TAG = "BIDS_GEVNET_CONTAINER"
 """Environment variable in which an image states its own tag."""
@@ -211,6 +212,8 @@ def _run(
             log.info("sub-%s: finished before, nothing to do", participant.label)
         else:
             left.append(participant)
+    if len(left) < len(participants):
+        progress.info("%d of %d finished before", len(participants) - len(left), len(participants))
     if left and choose_plugin(execution)[0] == LOCAL:
         from bids_gevnet.cli.workers import start_server
 

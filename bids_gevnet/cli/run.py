@@ -55,6 +55,8 @@ def _run(request: Request) -> int:
     require_memory()
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
+    for remark in request.remarks:
+        log.warning("%s", remark)
     choose_plugin(request.settings.execution)  # what is wrong with its file is said now
     try:
         return _run_group(request) if request.level == "group" else _run_participant(request)

@@ -98,8 +98,12 @@ class RowReader:
         trimmed = [_trimmed_warning(column, who) for column, who in sorted(self._trimmed.items())]
         if not absent:
             return tuple(trimmed)
-        text = f"participants.tsv has no column {', '.join(absent)}"
-        return (f"{text}: harmonisation does not account for it.", *trimmed)
+        noun, them = ("column", "it") if len(absent) == 1 else ("columns", "them")
+        text = (
+            f"participants.tsv has no {noun} {' and '.join(absent)}, so harmonisation does not "
+            f"account for {them}; where such columns have other names, give them to --covariates."
+        )
+        return (text, *trimmed)
 
     def row(self, image: Path, target: str, *, unlabelled: str | None = None) -> ScanRow | None:
         """Everything about one scan; None if it has no label, and none is given for such."""
