@@ -50,9 +50,11 @@ def run_group_level(request: Request) -> int:
     """Train, test and write models, or validate a finished one; return the exit code."""
     if request.settings.learning.model is not None:
         from bids_gevnet.cli.validation import plan_validation
-        from bids_gevnet.workflows.external import EXTERNAL_STAGES, init_external_wf
 
         validation = plan_validation(request)
+        # After the plan, which prepares the environment: Nipype reads it when it is imported.
+        from bids_gevnet.workflows.external import EXTERNAL_STAGES, init_external_wf
+
         with locked(request.output.locks, ["group"]):
             return _run_and_clean(
                 request, lambda: init_external_wf(validation), {}, EXTERNAL_STAGES
