@@ -140,6 +140,7 @@ def _run_participant(request: Request) -> int:
         check_output_folders,
         check_steps,
         run_participants,
+        warn_of_empty_resolution,
     )
 
     card = check_model(request.settings)
@@ -157,6 +158,8 @@ def _run_participant(request: Request) -> int:
         require_same_shells(participants, b0_threshold=settings.preprocessing.b0_threshold)
     participants = check_output_folders(request.output_dir, participants)
     participants = check_steps(settings.preprocessing, participants)
+    if card is None:
+        warn_of_empty_resolution(settings.preprocessing, participants)
     if request.action == "dry-run":
         from bids_gevnet.cli.finished import find_finished
 

@@ -430,15 +430,19 @@ def test_a_target_that_is_not_there_is_to_be_chosen_among_those_that_are(
     assert "choose one of them for --target, spelled as it is there" in printed
 
 
-def test_columns_with_names_of_their_own_are_asked_for(
+def test_columns_of_age_and_sex_with_other_names_are_noticed(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table({"age": "Alter", "sex": "Geschlecht"})(root)
     code, printed = plan(root, capsys, *SMALL, *HERE)
     assert code == 0
-    assert "no columns age and sex, so harmonisation does not account for them" in printed
+    assert "no columns age and sex: harmonisation does not account for them" in printed
+    assert "Nobody's age or sex is known" in printed
     code, printed = plan(root, capsys, *SMALL, *HERE, "--covariates", "Alter", "Geschlecht")
     assert "no column" not in printed
+    assert "name columns that hold them age and sex, as BIDS does" in printed
+    table({"Alter": "age", "Geschlecht": "gender"})(root)
+    assert "Nobody's age" not in plan(root, capsys, *SMALL, *HERE)[1]
 
 
 def test_the_dry_run_shows_the_settings_that_the_level_reads(
