@@ -14,7 +14,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin
 
@@ -422,11 +422,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def to_toml(settings: Settings) -> str:
-    """Write settings as TOML that `read_toml` and `Settings.from_tables` turn back."""
+def to_toml(settings: Settings, *, without: Collection[str] = ()) -> str:
+    """Write settings as TOML that `read_toml` and `Settings.from_tables` turn back.
+
+    Parameters
+    ----------
+    settings : Settings
+    without : collection of str
+        Tables to leave out.
+    """
     import tomli_w
 
-    return tomli_w.dumps(settings.to_tables())
+    tables = settings.to_tables()
+    return tomli_w.dumps({name: tables[name] for name in tables if name not in without})
 
 
 def _plain(value: object) -> object:

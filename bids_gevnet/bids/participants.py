@@ -89,5 +89,7 @@ def target_column(columns: Sequence[str], target: str | None) -> str:
     raise InputError(
         expected=f"a column {' or '.join(wanted)} in participants.tsv",
         found=f"the columns {', '.join(columns)}",
-        remedy="name the column to predict with --target",
+        remedy="name the column to predict with --target"
+        if target is None
+        else "choose one of them for --target, spelled as it is there",
     )

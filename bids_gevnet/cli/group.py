@@ -20,7 +20,7 @@ from bids_gevnet.cli.locks import locked, using
 from bids_gevnet.cli.logs import open_log_file
 from bids_gevnet.cli.parser import Request
 from bids_gevnet.errors import InputError, count_people, printable
-from bids_gevnet.learn.cohort.left_out import UNREADABLE, LeftOut, name_left_out
+from bids_gevnet.learn.cohort.left_out import NO_DERIVATIVES, UNREADABLE, LeftOut, name_left_out
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.settings import TaskKind, to_toml
 
@@ -50,9 +50,11 @@ def run_group_level(request: Request) -> int:
     """Train, test and write models, or validate a finished one; return the exit code."""
     if request.settings.learning.model is not None:
         from bids_gevnet.cli.validation import plan_validation
-        from bids_gevnet.workflows.external import EXTERNAL_STAGES, init_external_wf
 
         validation = plan_validation(request)
+        # After the plan, which prepares the environment: Nipype reads it when it is imported.
+        from bids_gevnet.workflows.external import EXTERNAL_STAGES, init_external_wf
+
         with locked(request.output.locks, ["group"]):
             return _run_and_clean(
                 request, lambda: init_external_wf(validation), {}, EXTERNAL_STAGES
@@ -154,9 +156,9 @@ def read_labelled(request: Request, *, folds: int, task: TaskKind) -> "Cohort":
 
 
 def refuse_damaged(request: Request, cohort: "Cohort") -> None:
-    """Refuse samples and masks that are no longer what the participant level wrote."""
+    """Refuse samples and masks that are gone, or no longer what the participant level wrote."""
     images = {path for row in cohort.rows for path in (row.image, row.mask)}
-    unusable = {e.participant for e in cohort.left_out if e.reason == UNREADABLE}
+    unusable = {e.participant for e in cohort.left_out if e.reason in (UNREADABLE, NO_DERIVATIVES)}
     damaged = {}
     for label in sorted({row.participant for row in cohort.rows} | unusable):
         manifest = read_manifest(request.output.manifest(label))

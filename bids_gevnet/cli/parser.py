@@ -8,13 +8,13 @@ import argparse
 import dataclasses
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast, get_args
 
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.cli.completion import complete
-from bids_gevnet.errors import InputError
+from bids_gevnet.errors import InputError, printable
 from bids_gevnet.layout import OutputLayout, WorkLayout
 from bids_gevnet.nn.registry import ALL, find_network, scan_networks
 from bids_gevnet.settings import (
@@ -54,7 +54,7 @@ Research use only: nothing here diagnoses anyone."""
 
 _EPILOG = """\
 exit codes: 0 all done; 1 something failed, each failure named; 2 wrong usage or unusable
-input; 70 the workflow could not be built."""
+input; 70 memory ran out, or an error that was not foreseen; 130, 143 stopped by a signal."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,7 @@ class Request:
     level: AnalysisLevel
     action: Action
     settings: Settings
+    remarks: tuple[str, ...] = ()
 
     @property
     def output(self) -> OutputLayout:
@@ -120,7 +121,27 @@ def parse_request(argv: Sequence[str] | None = None) -> Request:
         level=level,
         action=action,
         settings=settings,
+        remarks=() if config_file is None else _chosen_by_file(config_file, settings, values),
     )
+
+
+_CHOOSING = (
+    "participant_label",
+    "exclude_participant_label",
+    "participants_file",
+    "session_label",
+)
+
+
+def _chosen_by_file(file: Path, settings: Settings, given: Collection[str]) -> tuple[str, ...]:
+    """Say whom the settings of an earlier run choose: easily taken for those of everybody."""
+    chosen = []
+    for name in _CHOOSING:
+        value = getattr(settings.selection, name)
+        if value and name not in given:
+            text = " ".join(value) if isinstance(value, tuple) else str(value)
+            chosen.append(f"--{name.replace('_', '-')} {printable(text)}")
+    return (f"{file} chooses who takes part: {', '.join(chosen)}",) if chosen else ()
 
 
 def _with_template_file(settings: Settings) -> Settings:

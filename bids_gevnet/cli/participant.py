@@ -1,12 +1,14 @@
 """Run the participant level: plan, lock, build, run, and say how it ended."""
 
 import logging
+import math
 import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bids_gevnet.bids.description import write_description
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
     from bids_gevnet.workflows.tools import Tools
 
 log = logging.getLogger("bids_gevnet")
+progress = logging.getLogger("bids_gevnet.progress")
+
+_LOOK_AT = 20
+"""Runs whose headers stand for all of them."""
+
+_FINER_BY = 1.8
+"""Times along each axis; from 3 mm to the default of 2 mm it is 1.5."""
 
 CONTAINER_TAG = "BIDS_GEVNET_CONTAINER"
 """Environment variable in which an image states its own tag."""
@@ -113,6 +122,29 @@ def check_steps(
         problems = (*participant.problems, *filter(None, refusals))
         checked.append(replace(participant, problems=problems))
     return tuple(checked)
+
+
+def warn_of_empty_resolution(
+    settings: PreprocessingSettings, participants: Sequence[Participant]
+) -> None:
+    """Say where the output would be much finer than what was measured: it decides all costs."""
+    import nibabel as nib
+
+    from bids_gevnet.dwi.gradients import voxel_sizes
+
+    runs = [run for p in participants if p.usable for run in p.runs][:_LOOK_AT]
+    if not runs:
+        return
+    measured = median(math.prod(voxel_sizes(nib.load(run.image).affine)) for run in runs)
+    ratio = measured / settings.output_resolution**3
+    if ratio > _FINER_BY**3:
+        log.warning(
+            "voxels of %.2g mm were measured, and --output-resolution %g makes %.0f of each: they "
+            "take time, memory and disk, and tell nothing new",
+            measured ** (1 / 3),
+            settings.output_resolution,
+            ratio,
+        )
 
 
 def _refuse_run(
@@ -211,6 +243,8 @@ def _run(
             log.info("sub-%s: finished before, nothing to do", participant.label)
         else:
             left.append(participant)
+    if len(left) < len(participants):
+        progress.info("%d of %d finished before", len(participants) - len(left), len(participants))
     if left and choose_plugin(execution)[0] == LOCAL:
         from bids_gevnet.cli.workers import start_server
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from bids_gevnet.learn.train.planning import StudyPlan
     from bids_gevnet.learn.train.torchrun import Devices
 
+_PREPROCESSING, _TRAINING = ("preprocessing",), ("learning",)
+
 
 def describe_participants(
     participants: Sequence[Participant], settings: Settings, finished: Collection[str] = ()
@@ -43,7 +45,8 @@ def describe_participants(
             lines.append(f"    {_describe_run(run)}")
             lines += [f"      note: {printable(note)}" for note in run.notes]
         lines += [f"    problem: {problem}" for problem in participant.problems]
-    lines += ["", "with these settings:", *_indented(to_toml(settings))]
+    without = _TRAINING if settings.learning.model is None else ()
+    lines += ["", "with these settings:", *_indented(to_toml(settings, without=without))]
     return "\n".join(lines)
 
 
@@ -57,7 +60,7 @@ def describe_study(
         *_describe_effort(cohort, plan, settings),
         *(f"  {line}" for line in describe_time(cohort, plan, settings, devices)),
         "with these settings:",
-        *_indented(to_toml(settings)),
+        *_indented(to_toml(settings, without=_unused_by_groups(settings))),
     ]
     return "\n".join(lines)
 
@@ -74,8 +77,14 @@ def describe_validation(cohort: "Cohort", card: "ModelCard", settings: Settings)
     ]
     if card.harmonised and unknown:
         lines.append(f"  not harmonised, because the model does not know: {', '.join(unknown)}")
-    lines += ["with these settings:", *_indented(to_toml(settings))]
+    without = _unused_by_groups(settings)
+    lines += ["with these settings:", *_indented(to_toml(settings, without=without))]
     return "\n".join(printable(line) for line in lines)
+
+
+def _unused_by_groups(settings: Settings) -> tuple[str, ...]:
+    """Tables that the group level does not read: scans are on the grid that they were made on."""
+    return _PREPROCESSING if settings.preprocessing.shell is None else ()
 
 
 def _describe_cohort(cohort: "Cohort", verb: str = "studied") -> list[str]:

@@ -55,6 +55,8 @@ def _run(request: Request) -> int:
     require_memory()
     start_logging(request.settings.execution.verbose)
     quieten_libraries()
+    for remark in request.remarks:
+        log.warning("%s", remark)
     choose_plugin(request.settings.execution)  # what is wrong with its file is said now
     try:
         return _run_group(request) if request.level == "group" else _run_participant(request)
@@ -138,6 +140,7 @@ def _run_participant(request: Request) -> int:
         check_output_folders,
         check_steps,
         run_participants,
+        warn_of_empty_resolution,
     )
 
     card = check_model(request.settings)
@@ -155,6 +158,8 @@ def _run_participant(request: Request) -> int:
         require_same_shells(participants, b0_threshold=settings.preprocessing.b0_threshold)
     participants = check_output_folders(request.output_dir, participants)
     participants = check_steps(settings.preprocessing, participants)
+    if card is None:
+        warn_of_empty_resolution(settings.preprocessing, participants)
     if request.action == "dry-run":
         from bids_gevnet.cli.finished import find_finished
 

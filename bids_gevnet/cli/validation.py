@@ -2,9 +2,12 @@
 
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from bids_gevnet.bids.participants import DEFAULT_TARGETS, read_participants, trim_cell
 from bids_gevnet.cli.environment import prepare_environment
 from bids_gevnet.cli.group import read_labelled, refuse_damaged
 from bids_gevnet.cli.parser import Request
@@ -43,17 +46,31 @@ def plan_validation(request: Request) -> "ValidationContext":
 
 
 def with_target_of_model(request: Request) -> Request:
-    """Take the column whose number --model predicts as the target, unless another is given."""
+    """Take the column of what --model predicts as the target, unless another is given."""
     learning = request.settings.learning
     if learning.model is None or learning.target is not None:
         return request
     from bids_gevnet.learn.models.files import read_card
 
     card = read_card(learning.model)
-    if not card.is_regression:
+    target = card.labels[0] if card.is_regression else _column_of(card.labels, request.bids_dir)
+    if target is None:
         return request
-    learning = replace(learning, target=card.labels[0])
+    learning = replace(learning, target=target)
     return replace(request, settings=replace(request.settings, learning=learning))
+
+
+def _column_of(classes: Collection[str], bids_dir: Path) -> str | None:
+    """Name the one column that has the classes of a model, where none has the usual name."""
+    table = read_participants(bids_dir)
+    if not set(DEFAULT_TARGETS).isdisjoint(table.columns):
+        return None
+    columns = [
+        name
+        for name in table.columns
+        if set(classes) <= {trim_cell(cell) for cell in table[name].dropna()}
+    ]
+    return str(columns[0]) if len(columns) == 1 else None
 
 
 def read_validation(request: Request) -> "tuple[Cohort, ModelCard]":

@@ -104,6 +104,12 @@ class FieldType:
 
     def check(self, x: Tensor, n_points: int | None = None) -> None:
         """Raise InputError unless x is a (points, dim, batch) tensor of this type."""
+        if not isinstance(x, torch.Tensor):
+            raise InputError(
+                expected="a tensor",
+                found=f"a {type(x).__name__}",
+                remedy="give torch.as_tensor(x, dtype=torch.float32)",
+            )
         wrong_points = n_points is not None and x.ndim == 3 and x.shape[0] != n_points
         if x.ndim != 3 or x.shape[1] != self.dim or wrong_points:
             points = "points" if n_points is None else str(n_points)

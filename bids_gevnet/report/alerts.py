@@ -339,6 +339,12 @@ def _plausibility(facts: ScanFacts) -> Iterator[Alert]:
             )
 
 
+_LOOK = (
+    "Look for yourself: exchanged axes show as wrong colours under Colour FA, flipped signs as "
+    "fibres that lean the wrong way under Where fibres cross."
+)
+
+
 def _quality(facts: ScanFacts) -> Iterator[Alert]:
     checks = facts.quality.gradient_checks
     for number, check in enumerate(checks):
@@ -349,7 +355,7 @@ def _quality(facts: ScanFacts) -> Iterator[Alert]:
             yield Alert("warning", f"Gradients{where}: {text}.", "gradients")
         elif check.outcome == "undecided":
             text = check.text or "the gradient table could not be checked"
-            yield Alert("warning", f"Gradients{where}: {text}.", "gradients")
+            yield Alert("warning", f"Gradients{where}: {text}. {_LOOK}", "gradients")
 
 
 def _prediction(facts: ScanFacts) -> Iterator[Alert]:

@@ -11,14 +11,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import dijkstra
+from scipy.spatial import cKDTree
 
 from bids_gevnet.errors import InputError
 from bids_gevnet.sphere.frames import FloatArray, IntArray, default_frames, transport_angle
 from bids_gevnet.sphere.grid import Grid, triangle_edges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +68,21 @@ class TriangleMesh(Grid):
         """
         points = np.asarray(points, dtype=float)
         triangles = np.asarray(triangles, dtype=np.int64)
-        check_closed(points, triangles)
+        check_vertices(points, triangles)
+        check_closed(triangles)
+        check_outward(points, triangles)
         a, b, c = (points[triangles[:, i]] for i in range(3))
         doubled = np.cross(b - a, c - a)  # normal times twice the area
         normals = np.zeros_like(points)
         np.add.at(normals, triangles.ravel(), np.repeat(doubled, 3, axis=0))
-        normals /= np.linalg.norm(normals, axis=-1, keepdims=True)
+        lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
+        if not lengths.all():
+            raise InputError(
+                expected="triangles with an area around every vertex",
+                found=f"none around vertex {lengths.argmin()}, so that it has no normal",
+                remedy="remove triangles without area and those that lie on each other",
+            )
+        normals /= lengths
         third = np.linalg.norm(doubled, axis=-1) / 6
         areas = np.zeros(len(points))
         np.add.at(areas, triangles.ravel(), np.repeat(third, 3))
@@ -107,12 +121,31 @@ class TriangleMesh(Grid):
         both = (np.r_[i, j], np.r_[j, i])
         return coo_array((np.r_[lengths, lengths], both), shape=(self.n_points,) * 2).tocsr()
 
-    def _paths(self, source: int, limit: float) -> tuple[FloatArray, IntArray]:
-        """Distance along edges from a vertex, inf beyond limit, and the predecessors."""
-        distance, before = dijkstra(
-            self._graph, indices=source, limit=limit, return_predecessors=True
-        )
-        return distance, before
+    @cached_property
+    def _tree(self) -> cKDTree:
+        return cKDTree(self.points)
+
+    @cached_property
+    def _triangles_at(self) -> csr_array:
+        """Which triangles each vertex is a corner of, (points, triangles)."""
+        corners = self.triangles.ravel()
+        of = np.repeat(np.arange(len(self.triangles)), 3)
+        shape = (self.n_points, len(self.triangles))
+        return csr_array((np.ones(len(of), bool), (corners, of)), shape=shape)
+
+    def _paths(self, source: int, limit: float) -> tuple[IntArray, IntArray]:
+        """Vertices within a distance along edges of a vertex, and their predecessors.
+
+        Such paths stay in the ball of that radius, so only its part of the graph is searched:
+        what a vertex costs does not grow with the mesh.
+        """
+        ball = np.sort(self._tree.query_ball_point(self.points[source], limit * (1 + 1e-9)))
+        graph = self._graph[ball][:, ball]
+        start = int(np.searchsorted(ball, source))
+        distance, before = dijkstra(graph, indices=start, limit=limit, return_predecessors=True)
+        within = np.isfinite(distance)
+        # Where there is no predecessor, at the source, dijkstra gives a negative number.
+        return ball[within], ball[np.where(before < 0, start, before)[within]]
 
     def candidate_pairs(
         self, target: Grid, radius: float, triangles: IntArray
@@ -122,8 +155,9 @@ class TriangleMesh(Grid):
         limit = radius + 2 * float(self.edge_lengths().max())
         rows, tris = [], []
         for p in range(target.n_points):
-            distance, _ = self._paths(p, limit)
-            near = np.nonzero(np.isfinite(distance[triangles]).all(axis=1))[0]
+            vertices, _ = self._paths(p, limit)
+            touched = np.unique(self._triangles_at[vertices].indices)
+            near = touched[np.isin(triangles[touched], vertices).all(axis=1)]
             rows.append(np.full(len(near), p))
             tris.append(near)
         return np.concatenate(rows), np.concatenate(tris)
@@ -131,21 +165,21 @@ class TriangleMesh(Grid):
     def ring_charts(self, target: Grid, rows: IntArray, corners: IntArray, r: float) -> FloatArray:
         """Barycentric coordinates in the tangent plane, see `Grid.ring_charts`."""
         charts = np.empty((len(rows), 3, 3))
-        for p in np.unique(rows):
-            here = rows == p
-            flat = self._log(target, int(p), np.unique(corners[here]))  # (n, 2), nan elsewhere
-            xy = flat[corners[here]]  # (k, 3, 2)
+        for p, here in _by_row(rows):
+            vertices = np.unique(corners[here])
+            flat = self._log(target, p, vertices)
+            xy = flat[np.searchsorted(vertices, corners[here])]  # (k, 3, 2)
             system = np.concatenate([np.ones((*xy.shape[:2], 1)), xy], axis=-1).swapaxes(1, 2)
             # Folded triangles of the chart (far away, seen edge-on) never contain a ring point.
             folded = np.linalg.det(system) <= 1e-12 * r**2
             system[folded] = np.eye(3)
             ring = np.diag([1.0, r, r])
             charts[here] = np.linalg.solve(system, np.broadcast_to(ring, system.shape))
-            charts[np.nonzero(here)[0][folded]] = [[-1.0, 0, 0]] * 3
+            charts[here[folded]] = [[-1.0, 0, 0]] * 3
         return charts
 
     def _log(self, target: Grid, p: int, vertices: IntArray) -> FloatArray:
-        """log_p by projection: (n_points, 2) coordinates in the frame at p, nan if not asked."""
+        """log_p by projection: coordinates of the vertices in the frame at p, (n, 2)."""
         offset = self.points[vertices] - target.points[p]
         flat = offset @ target.frames[p].T
         length = np.linalg.norm(flat, axis=-1)
@@ -154,10 +188,9 @@ class TriangleMesh(Grid):
         cosine = np.clip(self.normals[vertices] @ target.normals[p], -1, 1)
         half = np.arccos(cosine) / 2
         distance = chord * np.where(half > 1e-6, half / np.sin(np.maximum(half, 1e-6)), 1.0)
-        out = np.full((self.n_points, 2), np.nan)
         scale = np.divide(distance, length, out=np.zeros_like(length), where=length > 0)
-        out[vertices] = flat * scale[:, None]
-        return out
+        coordinates: FloatArray = flat * scale[:, None]
+        return coordinates
 
     def transport_angles(self, target: Grid, rows: IntArray, cols: IntArray) -> FloatArray:
         """Angles of transport along the shortest path of edges, see `Grid.transport_angles`."""
@@ -171,13 +204,14 @@ class TriangleMesh(Grid):
         )
         angles = np.empty(len(rows))
         limit = 4 * float(self.edge_lengths().max()) * 4
-        for p in np.unique(rows):
-            _, before = self._paths(int(p), limit)
-            for k in np.nonzero(rows == p)[0]:
+        for p, here in _by_row(rows):
+            vertices, predecessors = self._paths(p, limit)
+            before = dict(zip(vertices.tolist(), predecessors.tolist(), strict=True))
+            for k in here:
                 q, total = int(cols[k]), at_centre[p]
                 while q != p:
-                    total += turn[int(before[q]), q]
-                    q = int(before[q])
+                    total += turn[before[q], q]
+                    q = before[q]
                 angles[k] = total
         return angles
 
@@ -191,14 +225,45 @@ class TriangleMesh(Grid):
             )
 
 
-def check_closed(points: FloatArray, triangles: IntArray) -> None:
-    """Raise InputError unless the mesh is a closed, consistently oriented surface."""
+def _by_row(rows: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Give each row once, with its places."""
+    order = np.argsort(rows, kind="stable")
+    names, starts = np.unique(rows[order], return_index=True)
+    yield from zip(names.tolist(), np.split(order, starts[1:]), strict=True)
+
+
+def check_vertices(points: FloatArray, triangles: IntArray) -> None:
+    """Raise InputError unless triangles name all of the points and nothing else."""
     if points.ndim != 2 or points.shape[1] != 3 or triangles.ndim != 2 or triangles.shape[1] != 3:
         raise InputError(
             expected="points of shape (n, 3) and triangles of shape (m, 3)",
             found=f"{points.shape} and {triangles.shape}",
             remedy="give vertex coordinates and triples of vertex indices",
         )
+    unknown = np.flatnonzero(~np.isfinite(points).all(axis=1))
+    if unknown.size:
+        raise InputError(
+            expected="finite coordinates",
+            found=f"{', '.join(f'{v:g}' for v in points[unknown[0]])} for vertex {unknown[0]}",
+            remedy="export the mesh again",
+        )
+    if triangles.size and not 0 <= triangles.min() <= triangles.max() < len(points):
+        raise InputError(
+            expected=f"triangles of vertices 0 to {len(points) - 1}",
+            found=f"{triangles.min()} to {triangles.max()}",
+            remedy="count vertices from 0, and give the points before the triangles",
+        )
+    lonely = np.setdiff1d(np.arange(len(points)), triangles)
+    if lonely.size:
+        raise InputError(
+            expected="every vertex in a triangle",
+            found=f"{lonely.size} in none, such as vertex {lonely[0]}",
+            remedy="remove these vertices and number the others anew",
+        )
+
+
+def check_closed(triangles: IntArray) -> None:
+    """Raise InputError unless the mesh is a closed, consistently oriented surface."""
     sides = np.concatenate([triangles[:, [0, 1]], triangles[:, [1, 2]], triangles[:, [2, 0]]])
     once = len(np.unique(sides, axis=0)) == len(sides)
     if not once or 2 * len(triangle_edges(triangles)) != len(sides):
@@ -206,4 +271,15 @@ def check_closed(points: FloatArray, triangles: IntArray) -> None:
             expected="a closed mesh: every edge in exactly two triangles, of one orientation",
             found=f"{len(sides)} directed edges, {len(triangle_edges(triangles))} undirected",
             remedy="fill holes and orient all triangles anticlockwise seen from outside",
+        )
+
+
+def check_outward(points: FloatArray, triangles: IntArray) -> None:
+    """Raise InputError where a closed mesh is inside out: its frames would be mirrored."""
+    a, b, c = (points[triangles[:, i]] - points.mean(axis=0) for i in range(3))
+    if np.einsum("ij,ij->", a, np.cross(b, c)) < 0:  # six times the volume
+        raise InputError(
+            expected="triangles whose corners go anticlockwise as seen from outside",
+            found="clockwise ones: the mesh encloses a negative volume",
+            remedy="give triangles[:, ::-1]",
         )

@@ -22,6 +22,14 @@ PREPROCESSING = (
 TRAINING = "--folds 2 --epochs 4 --samples-per-class 16"
 """Enough to see every step; real studies keep the defaults."""
 
+_PEOPLE = "--per-group 6 --sites 2 --voxel-mm 9 --directions 16 --effects both --seed 4"
+_STUDY = (
+    f"bids_gevnet_phantom cohort --groups AD,PD {_PEOPLE}",
+    f"bids_gevnet cohort out participant {PREPROCESSING}",
+    f"bids_gevnet cohort out group {TRAINING}",
+)
+_done: set[str] = set()
+
 
 @cache
 def scratch() -> Path:
@@ -50,17 +58,23 @@ def run(line: str, *, talks: bool = True) -> None:
         raise SystemExit(f"{line} ended with {done.returncode}")
 
 
-@cache
 def study() -> Path:
-    """Make a cohort of twelve phantoms, process everybody and train; returns its output."""
-    run(
-        "bids_gevnet_phantom cohort --groups AD,PD --per-group 6 --sites 2 --voxel-mm 9 "
-        "--directions 16 --effects both --seed 4",
-        talks=False,
-    )
-    run(f"bids_gevnet cohort out participant {PREPROCESSING}", talks=False)
-    run(f"bids_gevnet cohort out group {TRAINING}", talks=False)
+    """Make a cohort of twelve phantoms, process everybody and train; returns its output.
+
+    Every page shows the commands, as each is read by itself; only the first one runs them.
+    """
+    for line in _STUDY:
+        run_once(line)
     return scratch() / "out"
+
+
+def run_once(line: str) -> None:
+    """Show a command, and run it if no page has done so before."""
+    if line in _done:
+        print(f"$ {line}")
+    else:
+        run(line, talks=False)
+        _done.add(line)
 
 
 def lay_out_as_qsiprep(raw: str, derivatives: str) -> None:

@@ -18,13 +18,14 @@ output = study()
 # ----------
 # Scroll in it. Read from the top:
 #
-# 1. **Alerts** come first, the most serious on top. None is a good sign, not a proof.
-# 2. **The brain in MNI space**: is it a brain, upright, inside the template's outline?
-#    Everything after that depends on it.
+# 1. **Errors and warnings** come first, the most serious on top. None is a good sign, not a
+#    proof. These phantoms have a warning: voxels of 9 mm are too coarse to check gradients by.
+# 2. **Template**: is it a brain, upright, inside the template's outline? Everything after that
+#    depends on it.
 # 3. **Motion**: peaks in framewise displacement are single jumps; a slope is drift. Volumes with
 #    many outlier slices moved while they were measured.
-# 4. **The sphere**: dots are measurements, the surface is what was sampled from them. They
-#    should lie on each other; the residual says how far they do not.
+# 4. **Sphere**: rings are measurements, the surface is what was sampled from them. They should
+#    lie on each other; the residual says how far they do not.
 # 5. **Methods**: a text for your paper, with references, about what really ran.
 Report(min(output.glob("sub-*.html")))
 

@@ -18,7 +18,10 @@ randomness = torch.manual_seed(0)
 # A mesh
 # ------
 # Any closed triangle mesh does: here a sphere that was stretched into an egg. Each vertex gets a
-# frame, and vectors are carried from one to another by parallel transport.
+# frame, and vectors are carried from one to another by parallel transport. Points and triangles
+# of a surface in a file come from ``nibabel.freesurfer.read_geometry("lh.white")``, or from
+# ``nibabel.load("lh.white.surf.gii").agg_data()``. A layer on 10,242 vertices takes half a minute
+# to build and half a GB on one core, and both grow with the mesh: thin out large surfaces first.
 ball = sphere.icosphere(2)
 egg = ball.points * [1.0, 1.0, 1.4]
 mesh = sphere.TriangleMesh.build(egg, ball.triangles)
@@ -27,9 +30,8 @@ print(mesh.n_points, "vertices")
 # %%
 # A layer, and proof that it does not depend on the frames
 # --------------------------------------------------------
-# One scalar per vertex goes in; two scalars and two tangent vectors come out. Turning every
-# frame by an angle of its own changes the coordinates of the vectors, and nothing else, to
-# rounding.
+# One scalar per vertex goes in; two scalars and two tangent vectors come out. Layers take
+# (points, values, batch); a vector is two values, its coordinates in the frame of its vertex.
 scalars, vectors = nn.FieldType.scalars(1), nn.FieldType.regular(2, 1)
 
 
@@ -38,14 +40,26 @@ def make(grid):
     return nn.GEVConv(grid, scalars, vectors, order=2)
 
 
+layer = make(mesh)
+heights = torch.tensor(egg[:, 2], dtype=torch.float32)
+print(tuple(layer(heights[:, None, None]).shape), "from", nn.count_parameters(layer), "weights")
+
+# %%
+# Turning every frame by an angle of its own changes the coordinates of the vectors, and nothing
+# else, to rounding. Put a layer of your own into ``make`` to check it in the same way: one that
+# treats coordinates as if they were scalars fails.
 assert_gauge_equivariant(make, scalars, vectors, mesh)
-print("gauge equivariant to 1e-12,", nn.count_parameters(make(mesh)), "weights")
+try:
+    assert_gauge_equivariant(lambda _: torch.nn.ReLU(), vectors, vectors, mesh)
+except AssertionError as error:
+    print("ReLU is", error)
 
 # %%
 # A network on the mesh, in 30 lines
 # ----------------------------------
 # Is a spot on the egg round or long? Spots lie anywhere and point anywhere, so the network has
-# to compare directions within the surface, at every point in another frame.
+# to compare directions within the surface, at every point in another frame. Networks take
+# (batch, channels, points), as PyTorch's do.
 vertices = torch.tensor(egg, dtype=torch.float32)
 
 

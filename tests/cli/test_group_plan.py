@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from learn.conftest import Person, Study, make_people
 
+from bids_gevnet.bids.manifest import write_manifest
 from bids_gevnet.cli.group_jobs import main as write_jobs
 from bids_gevnet.cli.run import main
 from bids_gevnet.errors import InputError
@@ -399,6 +400,57 @@ def test_a_truncated_mask_does_not_stop_the_dry_run(
     (mask,) = (root / "derivatives" / "sub-000").rglob("*space-*_desc-brain_mask.nii.gz")
     mask.write_bytes(mask.read_bytes()[:-20])
     assert plan(root, capsys, "--folds", "2")[0] == 0
+
+
+def test_somebody_whose_samples_were_deleted_is_not_left_out_in_silence(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    derivatives = root / "derivatives"
+    image = next(derivatives.rglob("*desc-healpix_dwi.nii.gz"))
+    label = image.parents[1].name.removeprefix("sub-")
+    manifest = derivatives / "logs" / "manifests" / f"sub-{label}.json"
+    write_manifest(manifest, derivatives, label, made_from="")
+    assert plan(root, capsys, *SMALL, *HERE)[0] == 0
+    image.unlink()
+    code, printed = plan(root, capsys, *SMALL, *HERE)
+    assert code == 2
+    assert f"missing or changed files of 1 participant: sub-{label}: " in printed
+    assert f"run the participant level again with --participant-label {label}" in printed
+    code, printed = plan(root, capsys, *SMALL, *HERE, "--exclude-participant-label", label)
+    assert code == 0
+    assert "7 participants with 7 scans would be studied" in printed
+
+
+def test_a_target_that_is_not_there_is_to_be_chosen_among_those_that_are(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, printed = plan(root, capsys, *SMALL, *HERE, "--target", "Diagnosis")
+    assert code == 2
+    assert "found the columns participant_id, diagnosis" in printed
+    assert "choose one of them for --target, spelled as it is there" in printed
+
+
+def test_columns_of_age_and_sex_with_other_names_are_noticed(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table({"age": "Alter", "sex": "Geschlecht"})(root)
+    code, printed = plan(root, capsys, *SMALL, *HERE)
+    assert code == 0
+    assert "no columns age and sex: harmonisation does not account for them" in printed
+    assert "Nobody's age or sex is known" in printed
+    code, printed = plan(root, capsys, *SMALL, *HERE, "--covariates", "Alter", "Geschlecht")
+    assert "no column" not in printed
+    assert "name columns that hold them age and sex, as BIDS does" in printed
+    table({"Alter": "age", "Geschlecht": "gender"})(root)
+    assert "Nobody's age" not in plan(root, capsys, *SMALL, *HERE)[1]
+
+
+def test_the_dry_run_shows_the_settings_that_the_level_reads(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, printed = plan(root, capsys, *SMALL, *HERE)
+    assert "output_resolution" not in printed  # scans are on the grid that they were made on
+    assert "samples_per_class = 2" in printed
 
 
 def test_planned_disk_is_what_the_store_takes(root: Path) -> None:

@@ -55,6 +55,17 @@ def test_command_line_wins_over_file_and_file_over_defaults(tmp_path):
     assert request.settings.preprocessing.output_resolution == 3.0
 
 
+def test_a_file_of_an_earlier_run_that_chooses_participants_says_so(tmp_path):
+    """Somebody tried one participant first, and takes the settings of that run for everybody."""
+    kept = tmp_path / "settings.toml"
+    kept.write_text(to_toml(parse("--participant-label", "01", "02").settings))
+    (remark,) = parse("--config-file", str(kept)).remarks
+    assert remark == f"{kept} chooses who takes part: --participant-label 01 02"
+    assert parse("--config-file", str(kept), "--participant-label", "03").remarks == ()
+    kept.write_text(to_toml(parse("--nside", "2").settings))
+    assert parse("--config-file", str(kept)).remarks == ()
+
+
 def test_the_protocol_of_the_paper_gives_what_its_appendix_states(tmp_path):
     """15 epochs from 1e-5, five folds, 400 samples per class; the rest is not changed."""
     learning = parse("--protocol", "paper", level="group").settings.learning

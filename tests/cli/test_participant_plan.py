@@ -33,6 +33,13 @@ def test_excluded_participants_are_not_processed(dataset, capsys):
     assert "sub-01\n" not in printed
 
 
+def test_an_output_much_finer_than_the_scans_is_said(dataset, capsys, caplog):
+    plan(dataset, capsys)  # voxels of 2 mm, and the default of 2 mm
+    assert "--output-resolution" not in caplog.text
+    plan(dataset, capsys, "--output-resolution", "1")
+    assert "voxels of 2 mm were measured, and --output-resolution 1 makes 8 of each" in caplog.text
+
+
 def test_one_broken_participant_can_be_excluded(dataset, capsys):
     dataset.dwi(".bval").unlink()
     assert plan(dataset, capsys)[0] == 1

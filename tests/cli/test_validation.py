@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,6 +146,17 @@ def test_people_are_scored_as_the_participant_level_would(root, capsys):
     assert run(root, capsys, "--dry-run")[0] == 0
 
 
+def test_the_terminal_shows_stages_and_the_answer_and_nothing_of_nipype(root):
+    command = [sys.executable, "-m", "bids_gevnet.cli.start", "raw", "derivatives", "group"]
+    command += ["--model", "model", "--devices", "cpu:1", "--nprocs", "1"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "predictions of the model" in said
+    assert "Report: " in said
+    assert not [line for line in said.splitlines() if "nipype" in line or "[Node]" in line]
+
+
 def nothing(_root: Path) -> None:
     """Leave everything as it is."""
 
@@ -166,10 +179,16 @@ def of_two_shells(root: Path) -> None:
     write_model(root / "model", build_network("ckn2", 2, NSIDE, shells=2), card, None)
 
 
+def other_name_of_the_column(root: Path) -> None:
+    path = root / "raw" / "participants.tsv"
+    path.write_text(path.read_text().replace("diagnosis", "Dx", 1))
+
+
 EVERYBODY = tuple(f"{k}{i:02d}" for k in range(3) for i in range(3))
 CASES = {
     "who would be scored": (nothing, 0, "6 participants with 6 scans would be scored"),
     "who is left out": (nothing, 0, "3 (sub-100, sub-101, sub-102): diagnosis DLB"),
+    "labels in a column of another name": (other_name_of_the_column, 0, "sub-102): Dx DLB"),
     "a site the model does not know": (nothing, 0, "does not know: B"),
     "a training study in the output": (trained, 2, "which a validation would overwrite"),
     "another grid": (

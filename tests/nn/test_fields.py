@@ -74,3 +74,5 @@ def test_empty_types_are_refused(multiplicities):
 def test_wrong_shapes_are_refused_with_the_right_one():
     with pytest.raises(InputError, match=r"\(12, 6, batch\)"):
         FieldType.regular(2).check(torch.zeros(3, 6, 12), 12)
+    with pytest.raises(InputError, match=r"found a ndarray.*torch\.as_tensor"):
+        FieldType.scalars(1).check(torch.zeros(12, 1, 3).numpy(), 12)

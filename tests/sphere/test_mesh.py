@@ -48,6 +48,37 @@ def test_flipped_triangle_is_refused():
         TriangleMesh.build(grid.points, triangles)
 
 
+def broken_meshes():
+    """What files of meshes get wrong, and a word of the sentence about it."""
+    grid = icosphere(1)
+    points, triangles = grid.points, grid.triangles
+    with_nan = points.copy()
+    with_nan[3, 0] = np.nan
+    return {
+        "counted from 1": (points, triangles + 1, "0 to 41; found 1 to 42"),
+        "below zero": (points, triangles - 1, "count vertices from 0"),
+        "points and triangles exchanged": (triangles, points, "points before the triangles"),
+        "a vertex of no triangle": (np.vstack([points, [9, 9, 9]]), triangles, "vertex 42"),
+        "a coordinate that is no number": (with_nan, triangles, "found nan, .* for vertex 3"),
+        "inside out": (points, triangles[:, ::-1], r"triangles\[:, ::-1\]"),
+        "without area": (0 * points, triangles, "no normal"),
+    }
+
+
+@pytest.mark.parametrize("case", broken_meshes())
+def test_a_mesh_without_a_normal_everywhere_is_refused_in_a_sentence(case):
+    points, triangles, words = broken_meshes()[case]
+    with pytest.raises(InputError, match=words):
+        TriangleMesh.build(points, triangles)
+
+
+def test_types_that_readers_of_surfaces_return_are_taken():
+    # FreeSurfer's files are big endian, and float32 in GIFTI.
+    grid = icosphere(1)
+    mesh = TriangleMesh.build(grid.points.astype(">f4"), grid.triangles.astype(">i4"))
+    np.testing.assert_allclose(mesh.normals, mesh_of(1).normals, atol=1e-6)
+
+
 def test_coarser_mesh_must_be_a_prefix():
     with pytest.raises(InputError, match="first"):
         mesh_of(1, coarser=mesh_of(0, scale=(1.0, 1.0, 2.0)))

@@ -90,16 +90,26 @@ class RowReader:
         self.covariates = covariates
         self._sessions: dict[str, dict[str, dict[str, str]]] = {}
         self._trimmed: dict[str, set[str]] = {}
+        self._knows_people = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What there is to say about the tables, as far as they were asked for."""
         absent = [name for name in self.covariates if name not in self.table.columns]
         trimmed = [_trimmed_warning(column, who) for column, who in sorted(self._trimmed.items())]
-        if not absent:
-            return tuple(trimmed)
-        text = f"participants.tsv has no column {', '.join(absent)}"
-        return (f"{text}: harmonisation does not account for it.", *trimmed)
+        texts = []
+        if absent:
+            noun, them = ("column", "it") if len(absent) == 1 else ("columns", "them")
+            texts.append(
+                f"participants.tsv has no {noun} {' and '.join(absent)}: harmonisation does not "
+                f"account for {them}."
+            )
+        if not self._knows_people:
+            texts.append(
+                "Nobody's age or sex is known, so it was not tested what they alone tell: name "
+                "columns that hold them age and sex, as BIDS does."
+            )
+        return (*texts, *trimmed)
 
     def row(self, image: Path, target: str, *, unlabelled: str | None = None) -> ScanRow | None:
         """Everything about one scan; None if it has no label, and none is given for such."""
@@ -111,6 +121,7 @@ class RowReader:
         scan = scan_name(image)
         age = _number(self._value(subject, session, "age"))
         sex = self._value(subject, session, "sex")
+        self._knows_people |= age is not None or sex is not None
         values: dict[str, Value] = {}
         for name in self.covariates:
             text = self._value(subject, session, name)

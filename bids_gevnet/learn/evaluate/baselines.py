@@ -158,7 +158,8 @@ BASELINES = {
 def baselines_for(rows: Sequence[ScanRow], target: str) -> dict[str, Baseline]:
     """Return the baselines that can say something about a cohort.
 
-    Age and sex stand together, unless one of them is what is predicted.
+    Age and sex stand together, unless one of them is what is predicted, and are left out where
+    nobody's are known.
 
     Parameters
     ----------
@@ -167,7 +168,9 @@ def baselines_for(rows: Sequence[ScanRow], target: str) -> dict[str, Baseline]:
         Column that is predicted.
     """
     mixed = len({row.source for row in rows}) > 1
-    of_person = {"age_sex", "age", "sex"} - {person_baseline(rows, target)}
+    of_person = {"age_sex", "age", "sex"}
+    if any(row.age is not None or row.sex is not None for row in rows):
+        of_person.remove(person_baseline(rows, target))
     return {
         name: baseline
         for name, baseline in BASELINES.items()
@@ -183,7 +186,9 @@ def person_baseline(rows: Sequence[ScanRow], target: str) -> str:
     rows : sequence of ScanRow
     target : str
     """
-    if target == "age" or (rows and all(row.age == to_number(row.label) for row in rows)):
+    ages = [row.age for row in rows]
+    given = bool(rows) and None not in ages
+    if target == "age" or (given and ages == [to_number(row.label) for row in rows]):
         return "sex"
     if target == "sex" or (rows and all(row.sex == row.label for row in rows)):
         return "age"

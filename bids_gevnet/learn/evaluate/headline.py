@@ -327,8 +327,8 @@ def _network_clause(contest: Contest, best: Contender) -> str:
         if contest.against == "adds":
             return "; it does better than every simpler model"
         if contest.averages_worse:
-            return f"; {_blind(contest)}, the best simpler models do not"
-        return "; the best simpler models are not clearly worse"
+            return f"; {_blind(contest)}, but {_rival(contest)}"
+        return f"; {_rival(contest)}"
     clause = "the network was not shown to add anything"
     if contest.yardstick.constant(network.held_out) is not None:
         clause = "the network has learned nothing"
@@ -337,6 +337,13 @@ def _network_clause(contest: Contest, best: Contender) -> str:
     elif not network.above(contest.chance):
         clause = "the network alone is not distinguishable from chance"
     return f"; {clause}; {_blind(contest)}" if contest.averages_worse else f"; {clause}"
+
+
+def _rival(contest: Contest) -> str:
+    """Say that the network was not shown to be better than one that is simpler."""
+    rival = strongest(contest.simple)
+    named = "" if rival is None else f" ({rival.title})"
+    return f"the best simpler model{named} may do as well"
 
 
 def _blind(contest: Contest) -> str:

@@ -1,5 +1,6 @@
 """Simple models: what they see, what is fitted where, and what they do with gaps."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 
 from bids_gevnet.harmonisation.features import log_rish_maps
 from bids_gevnet.harmonisation.gains import RishGains
+from bids_gevnet.learn.cohort.scan_rows import ScanRow
 from bids_gevnet.learn.cohort.store import StoredScan, to_half, write_scan
 from bids_gevnet.learn.evaluate.baselines import (
     BASELINES,
+    baselines_for,
     fit_predict,
     rish_features_of,
     rish_table,
@@ -42,6 +45,20 @@ def held_out(name: str, table: pd.DataFrame, truth: np.ndarray) -> np.ndarray:
 
 
 TRUTH = np.arange(40) % 2
+
+
+def people(**columns: Any) -> list[ScanRow]:
+    known: dict[str, Any] = {"age": 60.0, "sex": "F", "motion": 0.1, "session": None}
+    known |= {"label": "AD", "site": "A", "covariates": {}, "image": Path(), "mask": Path()}
+    return [ScanRow(participant=str(n), scan=f"sub-{n}", **(known | columns)) for n in range(3)]
+
+
+def test_age_and_sex_stand_beside_the_network_where_they_are_known() -> None:
+    assert "age_sex" in baselines_for(people(), "diagnosis")
+    assert "age_sex" in baselines_for(people(age=None), "diagnosis")
+    assert "sex" in baselines_for(people(label="60"), "years")
+    for nobody in (people(age=None, sex=None), people(age=None, sex=None, label="n/a")):
+        assert not {"age", "sex", "age_sex"} & set(baselines_for(nobody, "Dx"))
 
 
 @pytest.mark.parametrize(
