@@ -11,7 +11,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 
-NAMES_OF_THE_STUDY = {"files", "models", "ours", "paper"}
+NAMES_OF_THE_STUDY = {"files", "inputs", "models", "ours", "paper"}
 """Keys whose objects have files, folds or tasks for keys."""
 
 OF_THE_STUDY = ("fold_", "prob_", "value_")
