@@ -1,6 +1,6 @@
 """Build reports and the methods text from what is on disk, without running anything."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,9 +69,21 @@ def finished_labels(request: Request) -> list[str]:
             found=f"none of {', '.join(missing) or 'anyone'} in {request.output_dir}",
             remedy=f"run the participant level first, without --{request.action}",
         )
-    scanned = {path.name.removeprefix("sub-") for path in request.bids_dir.glob("sub-*")}
-    chosen = read_selection(request.settings.selection, finished | scanned)
+    chosen = read_selection(request.settings.selection, finished | _scanned(request))
     return sorted(label for label in finished if chosen.reason_against(label) is None)
+
+
+def unfinished_labels(request: Request, finished: Collection[str]) -> list[str]:
+    """Labels of the dataset's participants, those asked for or all, that are not finished."""
+    scanned = _scanned(request)
+    chosen = read_selection(request.settings.selection, scanned.union(finished))
+    unfinished = scanned.difference(finished)
+    return sorted(label for label in unfinished if chosen.reason_against(label) is None)
+
+
+def _scanned(request: Request) -> set[str]:
+    folders = (path for path in request.bids_dir.glob("sub-*") if path.is_dir())
+    return {path.name.removeprefix("sub-") for path in folders}
 
 
 def write_methods(output_dir: Path, facts: "Sequence[ScanFacts] | None" = None) -> Path:

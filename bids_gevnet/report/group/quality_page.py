@@ -1,8 +1,11 @@
 """Build group_qc.html: who was scanned, how good the scans are, and a box to rate each of them."""
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
+from bids_gevnet.learn.cohort.left_out import LeftOut
 from bids_gevnet.learn.cohort.number_checks import guess_kind
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.report.alerts import LEVELS
@@ -10,6 +13,7 @@ from bids_gevnet.report.group.alerts import scan_alerts
 from bids_gevnet.report.group.cohort import (
     count_sites,
     describe_classes,
+    describe_left_out,
     measure_scans,
     rank_outliers,
 )
@@ -30,7 +34,9 @@ from bids_gevnet.report.page import render_page
 TABLE, PAGE = "group_qc.tsv", "group_qc.html"
 
 
-def build_quality_report(output_dir: Path, target: str, *, limits: Limits = LIMITS) -> Path:
+def build_quality_report(
+    output_dir: Path, target: str, left_out: Sequence[LeftOut] = (), *, limits: Limits = LIMITS
+) -> Path:
     """Build the page from group_qc.tsv and the derivatives.
 
     Parameters
@@ -39,6 +45,8 @@ def build_quality_report(output_dir: Path, target: str, *, limits: Limits = LIMI
         Top of the derivatives, after the participant level.
     target : str
         Column of the table that scans are coloured by.
+    left_out : sequence of LeftOut
+        Who of the dataset is not on the page.
     limits : Limits
         Scans up to which each is shown.
 
@@ -65,7 +73,7 @@ def build_quality_report(output_dir: Path, target: str, *, limits: Limits = LIMI
             "rating": True,
             "far": {scans[i].key for measure in measures for i in measure.far},
             "classes": describe_classes(scans),
-            "left_out": [],
+            "left_out": describe_left_out({"left_out": [asdict(entry) for entry in left_out]}),
             "sites": count_sites(scans),
             "looks": style,
             "marks": {label: key_mark(*look) for label, look in style.items()},

@@ -54,6 +54,17 @@ def test_nothing_but_derivatives_is_needed(dataset: Path, capsys: Any) -> None:
     assert not (dataset / "out/group_metrics.json").exists()
 
 
+def test_who_is_not_finished_is_named(dataset: Path, caplog: Any) -> None:
+    (dataset / "raw/sub-099/dwi").mkdir(parents=True)
+    assert run(dataset) == 0
+    assert "not on the page: sub-099: no derivatives" in caplog.text
+    caplog.clear()
+    assert re.search("Left out.*no derivatives.*sub-099", Page(dataset / "out/group_qc.html").text)
+    assert run(dataset, "group", "--participant-label", "001", "002") == 0
+    assert "sub-099" not in caplog.text
+    assert "sub-099" not in (dataset / "out/group_qc.html").read_text()
+
+
 def test_a_scan_of_part_of_the_brain_is_a_reason_to_exclude(dataset: Path) -> None:
     (path,) = dataset.glob("out/sub-002/dwi/*desc-report_facts.json")
     facts = json.loads(path.read_text())
