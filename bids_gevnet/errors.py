@@ -137,7 +137,7 @@ class WorkflowBuildError(BidsGevnetError):
 
 
 def explain_disk_error(error: OSError, path: str | os.PathLike[str]) -> ParticipantError | None:
-    """Turn a full disk or a missing permission into a sentence; None for any other error."""
+    """Turn a full disk, a missing permission or a folder in the way into a sentence, or None."""
     if error.errno in _DISK_FULL:
         return ParticipantError(
             expected=f"room on the disk for {path}",
@@ -150,5 +150,11 @@ def explain_disk_error(error: OSError, path: str | os.PathLike[str]) -> Particip
             expected=f"permission to read and write {path}",
             found=f"none ({error.strerror})",
             remedy="ask the owner of the folder for it, or give another OUTPUT_DIR or --work-dir",
+        )
+    if error.errno == errno.EISDIR:
+        return ParticipantError(
+            expected=f"a file, or nothing yet, at {path}",
+            found="a folder of that name",
+            remedy="move it away and run the same command again",
         )
     return None
