@@ -48,13 +48,18 @@ def no_label(column: str) -> str:
 
 def name_left_out(left_out: Iterable[LeftOut]) -> list[str]:
     """Give a line for each reason, with how many there are and the first few by name."""
-    by_reason: dict[str, list[str]] = defaultdict(list)
-    for entry in left_out:
-        by_reason[entry.reason].append(entry.scan)
     return [
         f"{f'{len(scans)} ({name_people(scans)})' if len(scans) > 1 else scans[0]}: {reason}"
-        for reason, scans in sorted(by_reason.items())
+        for reason, scans in scans_by_reason((entry.reason, entry.scan) for entry in left_out)
     ]
+
+
+def scans_by_reason(left_out: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Sort pairs of a reason and a scan into one entry for each reason."""
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for reason, scan in left_out:
+        by_reason[reason].append(scan)
+    return sorted(by_reason.items())
 
 
 Scanned = dict[str, dict[str | None, set[str]]]

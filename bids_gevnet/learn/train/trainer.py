@@ -19,6 +19,7 @@ import torch
 from bids_gevnet.bids.manifest import hash_file
 from bids_gevnet.bids.reading import read_json
 from bids_gevnet.bids.writing import replacing, write_json, write_text
+from bids_gevnet.equal_steps import at_equal_steps
 from bids_gevnet.harmonisation.features import fit_limits
 from bids_gevnet.harmonisation.gains import load_gains
 from bids_gevnet.harmonisation.glm import fit_rish_glm
@@ -344,8 +345,7 @@ class Trainer(TrainingLoop):
 
 def choose_for_curve(testing: Sequence[JobScan], *, most: int = CURVE_SCANS) -> Sequence[JobScan]:
     """Choose test scans for the learning curve, which nothing is decided by: of many, a part."""
-    steps = range(min(most, len(testing)))
-    return [testing[step * len(testing) // len(steps)] for step in steps]
+    return at_equal_steps(testing, most)
 
 
 def truth_of(job: TrainJob, scans: Sequence[JobScan]) -> list[int] | list[float]:

@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from bids_gevnet.equal_steps import at_equal_steps
 from bids_gevnet.facts import ScanFacts
 from bids_gevnet.harmonisation.association import cramers_v
+from bids_gevnet.learn.cohort.left_out import scans_by_reason
 from bids_gevnet.report.group.study_files import CohortScan
 from bids_gevnet.report.measures import FACT_MEASURES, FAR, robust_distances
 
@@ -71,11 +73,11 @@ def _mean_and_spread(values: Sequence[float | None], digits: int) -> str:
 def describe_left_out(metrics: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     """List the reasons for which people or scans are not in the cohort, each with their names."""
     entries = metrics.get("left_out")
-    by_reason: dict[str, list[str]] = {}
-    for entry in entries if isinstance(entries, list) else []:
-        if isinstance(entry, Mapping):
-            by_reason.setdefault(str(entry.get("reason")), []).append(str(entry.get("scan")))
-    return sorted(by_reason.items())
+    return scans_by_reason(
+        (str(entry.get("reason")), str(entry.get("scan")))
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, Mapping)
+    )
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,7 @@ def spread_evenly(sites: Sequence[str], most: int) -> list[int]:
     [0, 1]
     """
     by_site = sorted(range(len(sites)), key=lambda number: (sites[number], number))
-    steps = range(min(most, len(sites)))
-    return sorted(by_site[step * len(sites) // len(steps)] for step in steps)
+    return sorted(at_equal_steps(by_site, most))
 
 
 def far_from_site(values: Sequence[float | None], sites: Sequence[str]) -> list[int]:

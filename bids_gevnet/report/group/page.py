@@ -2,7 +2,7 @@
 
 import subprocess  # nosec B404
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bids_gevnet.report.group.charts import (
     draw_scatter,
 )
 from bids_gevnet.report.group.cohort import (
+    Measure,
     count_sites,
     describe_classes,
     describe_left_out,
@@ -96,7 +97,6 @@ def build_group_report(
     measures = measure_scans(study.scans)
     audits = audit_group(study)
     alerts = collect_study_alerts(study, sites, measures, audits)
-    style = class_style(study.labels)
     template = study_template(study)
     page = render_page(
         "group.html.j2",
@@ -106,23 +106,9 @@ def build_group_report(
             "alerts": alerts,
             "rating": False,
             "counts": {level: sum(f.level == level for f in alerts) for level in LEVELS},
-            "classes": describe_classes(study.scans),
             "left_out": describe_left_out(study.metrics),
             "sites": sites,
-            "looks": style,
-            "marks": {label: key_mark(*look) for label, look in style.items()},
-            "numbered": numbered_sites(study.sites),
-            "strips": draw_strips(study.scans, measures, most_dots=limits.dots),
-            "people": describe_people(study, measures, results, most_rows=limits.rows),
-            "mosaic": None
-            if template is None
-            else draw_mosaic(
-                study.scans,
-                template[1],
-                outliers=rank_outliers(study.scans, measures),
-                most=limits.tiles,
-            ),
-            "mean_maps": draw_mean_maps(study.scans, most=limits.averaged),
+            **describe_scans(study, measures, results, template, limits),
             "harmonisation": _harmonisation(study, limits),
             "results": [_describe_task(task) for task in results],
             "enough_to_calibrate": ENOUGH_TO_CALIBRATE,
@@ -139,6 +125,29 @@ def build_group_report(
     path = output_dir / REPORT
     write_text(path, page)
     return path
+
+
+def describe_scans(
+    study: StudyFiles,
+    measures: Sequence[Measure],
+    results: Sequence[TaskResult],
+    template: tuple[Volume, Volume] | None,
+    limits: Limits,
+) -> dict[str, Any]:
+    """Describe and draw the scans of a cohort, for whichever page shows them."""
+    scans, style = study.scans, class_style(study.labels)
+    outliers = rank_outliers(scans, measures)
+    return {
+        "classes": describe_classes(scans),
+        "looks": style,
+        "marks": {label: key_mark(*look) for label, look in style.items()},
+        "numbered": numbered_sites(study.sites),
+        "strips": draw_strips(scans, measures, most_dots=limits.dots),
+        "people": describe_people(study, measures, results, most_rows=limits.rows),
+        "mosaic": template
+        and draw_mosaic(scans, template[1], outliers=outliers, most=limits.tiles),
+        "mean_maps": draw_mean_maps(scans, most=limits.averaged),
+    }
 
 
 def group_methods(study: StudyFiles) -> Methods:

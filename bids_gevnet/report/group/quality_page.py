@@ -1,33 +1,20 @@
 """Build group_qc.html: who was scanned, how good the scans are, and a box to rate each of them."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from bids_gevnet.bids.writing import write_text
-from bids_gevnet.learn.cohort.left_out import LeftOut
+from bids_gevnet.learn.cohort.left_out import LeftOut, scans_by_reason
 from bids_gevnet.learn.cohort.number_checks import guess_kind
 from bids_gevnet.learn.cohort.tasks import REGRESSION
 from bids_gevnet.report.alerts import LEVELS
 from bids_gevnet.report.group.alerts import scan_alerts
 from bids_gevnet.report.group.cohort import (
     count_sites,
-    describe_classes,
-    describe_left_out,
     measure_scans,
-    rank_outliers,
 )
 from bids_gevnet.report.group.limits import LIMITS, Limits
-from bids_gevnet.report.group.mean_maps import draw_mean_maps
-from bids_gevnet.report.group.mosaic import draw_mosaic
-from bids_gevnet.report.group.page import study_template
-from bids_gevnet.report.group.participants import describe_people
-from bids_gevnet.report.group.quality_strips import (
-    class_style,
-    draw_strips,
-    key_mark,
-    numbered_sites,
-)
+from bids_gevnet.report.group.page import describe_scans, study_template
 from bids_gevnet.report.group.study_files import StudyFiles, read_scan_table, read_table_text
 from bids_gevnet.report.page import render_page
 
@@ -62,8 +49,6 @@ def build_quality_report(
     study = StudyFiles(output_dir, target, scans, (), {}, ())
     measures = measure_scans(scans)
     alerts = sorted(scan_alerts(study, measures), key=lambda alert: LEVELS.index(alert.level))
-    style = class_style(study.labels)
-    template = study_template(study)
     page = render_page(
         "group_quality.html.j2",
         {
@@ -72,23 +57,9 @@ def build_quality_report(
             "alerts": alerts,
             "rating": True,
             "far": {scans[i].key for measure in measures for i in measure.far},
-            "classes": describe_classes(scans),
-            "left_out": describe_left_out({"left_out": [asdict(entry) for entry in left_out]}),
+            "left_out": scans_by_reason((entry.reason, entry.scan) for entry in left_out),
             "sites": count_sites(scans),
-            "looks": style,
-            "marks": {label: key_mark(*look) for label, look in style.items()},
-            "numbered": numbered_sites(study.sites),
-            "strips": draw_strips(scans, measures, most_dots=limits.dots),
-            "people": describe_people(study, measures, [], most_rows=limits.rows),
-            "mean_maps": draw_mean_maps(scans, most=limits.averaged),
-            "mosaic": None
-            if template is None
-            else draw_mosaic(
-                scans,
-                template[1],
-                outliers=rank_outliers(scans, measures),
-                most=limits.tiles,
-            ),
+            **describe_scans(study, measures, (), study_template(study), limits),
         },
     )
     path = output_dir / PAGE

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bids_gevnet.bids.derivatives import CONFOUNDS, FACTS
+from bids_gevnet.equal_steps import at_equal_steps
 from bids_gevnet.facts import ScanFacts
 from bids_gevnet.report.figures.motion import summarise_motion
 from bids_gevnet.report.measures import FACT_MEASURES, FEWEST_OTHERS, UsualRange, usual_range
@@ -89,11 +90,9 @@ def read_others(
             for entry in entries
             if entry.name.startswith("sub-") and entry.name != f"sub-{label}" and entry.is_dir()
         )
-    steps = range(min(most, len(others)))
-    folders = [Path(others[step * len(others) // len(steps)]) for step in steps]
     paths = [
         path
-        for folder in folders
+        for folder in map(Path, at_equal_steps(others, most))
         for place in ("dwi", "ses-*/dwi")
         for path in folder.glob(f"{place}/*_{FACTS}")
     ]
